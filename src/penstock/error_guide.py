@@ -580,10 +580,6 @@ GUIDE: Final[dict[str, Advice]] = {
         "The server is being stopped.",
         "Try again: another instance answers, or this one when it is back.",
     ),
-    "not-across-workers": Advice(
-        "What was asked for needs all streams in one process, and this server has several.",
-        "Ask for it without that part, or run the server with `--workers 1`.",
-    ),
     "keys-unavailable": Advice(
         "The keys with which tokens are checked cannot be loaded.",
         "Try again; if it goes on, check that the server reaches what `jwt_keys` names.",

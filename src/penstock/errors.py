@@ -44,7 +44,7 @@ PenstockError
 ├── ServerError 500
 │   ├── Damaged 500 · InternalError 500 · EgressFailed 502
 │   ├── Overloaded 503 ─ LiveReadersFull 503
-│   ├── NotOwner 503 (of a worker or a node) · ClusterUnavailable 503 · NotAcrossWorkers 501
+│   ├── NotOwner 503 (of a worker or a node) · ClusterUnavailable 503
 │   ├── StoreReadOnly 503 · ShuttingDown 503 · KeysUnavailable 503 · ColdDataUnavailable 503
 │   ├── DiskFull 507
 │   └── StorageError 502 (folders and object stores of backups and the like)
@@ -806,12 +806,6 @@ class StoreReadOnly(ServerError):
 
 class ShuttingDown(ServerError):
     status, code, title = 503, "shutting-down", "Server is shutting down"
-
-
-class NotAcrossWorkers(ServerError):
-    """Something that takes one process for all streams, at a server with several."""
-
-    status, code, title = 501, "not-across-workers", "Not served by several workers"
 
 
 class KeysUnavailable(ServerError):

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from penstock.errors import FollowNotFound
 from penstock.log.engine import Engine
-from penstock.stp.server.links import link_of
+from penstock.protocol.outbound import parse_url
+from penstock.stp.server.record_links import link_of
 from tests.stp.nodes import Node, node, run, until
 from tests.stp.sources import once, rows, source
 
@@ -196,6 +198,49 @@ async def test_a_url_that_is_no_table_is_left_alone_and_one_that_fails_is_tried_
         await until(lambda: hub.status(mirror).seqno == 1)
         assert len(site.requests) == 1
         assert (await hub.client.get("/v1/streams?prefix=mirror/")).text.count(str(site.port)) == 0
+
+
+@run
+async def test_a_link_changes_nothing_of_what_an_operator_follows() -> None:
+    async with node() as there, node() as hub:
+        await there.table("x", "+ k v")
+        mirrors, mirror = hub.app.hub.mirrors, path(there, "x")
+        target = parse_url(there.surl("x"))
+        assert await mirrors.follow(mirror, target, links=0, root="list")
+        by_link = hub.app.hub.registry.follows[mirror]
+        assert not await mirrors.follow(mirror, target, links=2, root="other")
+        assert hub.app.hub.registry.follows[mirror] == by_link
+        await hub.follow(mirror, there.surl("x"), links=0)
+        assert not await mirrors.follow(mirror, target, links=1, root="list")
+        assert (await status(hub, mirror)).get("root") is None
+        # The link has gone, but by now the operator follows the table.
+        with pytest.raises(FollowNotFound):
+            await mirrors.unfollow(mirror, expected=by_link)
+        assert tables(hub) == {mirror}
+
+
+class _Waking:
+    """A decider that only counts how often it is to decide."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def wake(self) -> None:
+        self.times += 1
+
+    async def status(self, tables: list[str]) -> dict[str, dict[str, Any]]:
+        return {}
+
+    def close(self) -> None: ...
+
+
+@run
+async def test_who_comes_to_decide_about_links_does_so_at_once() -> None:
+    """News that an earlier one has heard may have ended with it."""
+    async with node() as hub:
+        decider = _Waking()
+        hub.app.hub.mirrors.decide_by(decider)
+        assert decider.times == 1
 
 
 def test_links_survive_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

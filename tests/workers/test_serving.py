@@ -366,12 +366,6 @@ def test_schemas_and_state_are_where_their_stream_is(http: httpx2.Client) -> Non
     assert [each for each in listed if each in paths] == paths
 
 
-def test_links_of_records_are_refused_clearly(http: httpx2.Client) -> None:
-    follow = {"surl": "http://127.0.0.1:9/v1/table/x", "links": 1}
-    answer = http.put(f"/v1/follow/{path_at(0, 'mirror')}", json=follow)
-    assert (answer.status_code, answer.json()["code"]) == (501, "not-across-workers")
-
-
 # -- maintenance
 
 

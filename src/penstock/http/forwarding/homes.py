@@ -7,8 +7,9 @@ have a link to it: see path_links.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import PenstockError, StreamNotFound
@@ -125,6 +126,14 @@ class Homes:
             if response.status >= 400:
                 await self._released(path, place)
             return response
+
+    @contextlib.asynccontextmanager
+    async def deciding(self, path: str) -> AsyncIterator[bool]:
+        """Let nobody else decide about a new stream at a path that is at home here; the value is
+        whether it can be here."""
+        async with self._links.deciding(path):
+            name = self._links.links.get(path)
+            yield name is None or await self._released(path, name)
 
     def _exists(self, path: str) -> bool:
         try:

@@ -23,6 +23,7 @@ from penstock.http.forwarding.path_links import PathLinks
 from penstock.http.forwarding.peers import Peers
 from penstock.http.forwarding.quota_share import SharedQuotas
 from penstock.http.forwarding.routed_app import PeerApp, RoutedApp
+from penstock.http.forwarding.shared_links import SharedLinks
 from penstock.http.forwarding.shares import Shares
 from penstock.http.forwarding.tails import Tails
 
@@ -75,6 +76,9 @@ class Part:
         self._tails = Tails(app.engine, app.streams.reads, settings, app.traffic, control)
         self._quotas = SharedQuotas(app.engine, owners, peers, control, self._first)
         self._credentials = SharedCredentials(app.tokens, peers, control, self._first)
+        self._shared_links = SharedLinks(
+            app.engine, app.hub, homes, owners, peers, control, self._first
+        )
         if self._first is not None:
             app.audit.send = self._send_audit
         control.add("audit", app.audit.take)
@@ -98,6 +102,7 @@ class Part:
         await self._credentials.fetch()
         await self._quotas.join()
         self._homes.start()
+        self._shared_links.start()
 
     def drain(self) -> None:
         """Let other parts follow the streams elsewhere."""
@@ -106,6 +111,7 @@ class Part:
 
     def close(self) -> None:
         self.drain()
+        self._shared_links.close()
         self._quotas.close()
         self._homes.close()
         self._streams.close()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock.access.rules import Verb
-from penstock.errors import InvalidFollow, NotAcrossWorkers
+from penstock.errors import InvalidFollow
 from penstock.http.documents import document
 from penstock.http.headers import server_url
 from penstock.http.message import Request, Response
@@ -70,22 +70,17 @@ class Follow:
                 f"links is how deep records are followed: 0 to {self._depth_max} here; see "
                 "follow_links_depth_max."
             )
-        if follow.links and not self._hub.is_alone:
-            raise NotAcrossWorkers(
-                "The tables that records name may belong to other workers of this server, which "
-                "cannot be followed from here. Follow each of them on its own, with links 0."
-            )
         surl = check_surl(follow.surl, self._check)
         nurl = None if follow.nurl is None else self._check(follow.nurl)
         await self._hub.ready()
         created = await self._hub.mirrors.follow(
             path, surl, nurl=nurl, adopt=follow.adopt, base=base, links=follow.links
         )
-        return self._show(path, 201 if created else 200)
+        return await self._show(path, 201 if created else 200)
 
     async def get(self, path: str, request: Request) -> Response:
         await self._hub.ready()
-        return self._show(path, 200)
+        return await self._show(path, 200)
 
     async def listing(self, path: str, request: Request) -> Response:
         """Return a page of the mirrors that the principal may follow."""
@@ -101,28 +96,36 @@ class Follow:
         )
         page = tables[:limit]
         following = page[-1] if len(tables) > limit else None
-        return document({"mirrors": [self._status(each) for each in page], "next": following})
+        return document({"mirrors": await self._statuses(page), "next": following})
 
     async def delete(self, path: str, request: Request) -> Response:
         await self._hub.ready()
         await self._hub.mirrors.unfollow(path)
         return Response(204)
 
-    def _show(self, path: str, status: int) -> Response:
-        return document(self._status(path), status)
-
-    def _status(self, path: str) -> dict[str, Any]:
-        follower = self._hub.mirrors.followers.get(path)
-        if follower is None:
+    async def _show(self, path: str, status: int) -> Response:
+        statuses = await self._statuses([path])
+        if not statuses:
             raise not_followed(path)
-        body = {
-            "table": path,
-            "surl": follower.follow.surl,
-            "nurl": follower.follow.nurl or None,
-            **msgspec.to_builtins(follower.status),
-        }
-        if follower.follow.links:
-            body["links"] = self._hub.mirrors.links.status(follower.follow)
-        if follower.follow.root:
-            body["root"] = follower.follow.root
-        return body
+        return document(statuses[0], status)
+
+    async def _statuses(self, paths: list[str]) -> list[dict[str, Any]]:
+        """Return the status of each of some mirrors, but for those that have ended."""
+        mirrors = self._hub.mirrors
+        followers = [mirrors.followers[path] for path in paths if path in mirrors.followers]
+        links = await mirrors.link_status(each.follow for each in followers)
+        result = []
+        for follower in followers:
+            follow = follower.follow
+            body = {
+                "table": follow.table,
+                "surl": follow.surl,
+                "nurl": follow.nurl or None,
+                **msgspec.to_builtins(follower.status),
+            }
+            if follow.table in links:
+                body["links"] = links[follow.table]
+            if follow.root:
+                body["root"] = follow.root
+            result.append(body)
+        return result

@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from penstock.errors import (
     FollowConflict,
     FollowNotFound,
+    NotOwner,
     StreamNotFound,
     TableNotFound,
     TooManyPeers,
@@ -26,8 +28,9 @@ from penstock.protocol.outbound import Target
 from penstock.state import declaration as state
 from penstock.stp.declaration import META, Table, encode
 from penstock.stp.server.follower import Follower, Status
-from penstock.stp.server.links import Links
+from penstock.stp.server.links import Decider, Links, MirrorsHere
 from penstock.stp.server.mirror import LEFT, Mirror, has_followed, has_left, left, position
+from penstock.stp.server.record_links import RecordLinks
 from penstock.stp.server.registry import OWNER, Follow
 
 if TYPE_CHECKING:
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from penstock.log.stream import Stream
     from penstock.state.server.indexer import StateIndexer
     from penstock.stp.content_type import SequenceType
+    from penstock.stp.server.links import AllMirrors
     from penstock.stp.server.peers import Peers
     from penstock.stp.server.registry import Registry
     from penstock.stp.server.table_view import TableView
@@ -67,7 +71,10 @@ class Mirrors:
         *,
         clock: Clock,
         public_origin: str = "",
+        is_alone: bool = True,
     ) -> None:
+        """`is_alone` says that these are all mirrors of the server; else somebody is to bring the
+        one who decides about links (`decide_by`)."""
         self._engine = engine
         self._indexer = indexer
         self._settings = settings
@@ -80,12 +87,15 @@ class Mirrors:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.followers: dict[str, Follower] = {}
         self._past = Status()
-        self.public_origin = public_origin
-        self.links = Links(self, registry, tables, egress, peers, settings)
+        self._public_origin = public_origin
+        self._is_resuming = False
+        self.records = RecordLinks(tables, settings, self._links_changed)
+        self.here = MirrorsHere(self, registry)
+        self._decider: Decider | None = self.links_of(self.here) if is_alone else None
 
     async def resume(self) -> None:
         """Start the followers that the registry has."""
-        self.links.pause()
+        self._is_resuming = True  # Until all are there, nothing is decided about links.
         for follow in list(self._registry.follows.values()):
             try:
                 stream = self._engine.find(follow.table, touch=False)
@@ -95,12 +105,43 @@ class Mirrors:
                 continue
             await self._engine.set_meta(follow.table, OWNER, _owner(follow.surl))
             self._start_following(follow, stream)
-        self.links.resume()
+        self._is_resuming = False
+        self._links_changed()
 
     def close(self) -> None:
-        self.links.close()
+        if self._decider is not None:
+            self._decider.close()
         for task in self._tasks.values():
             task.cancel()
+
+    # -- links
+
+    def links_of(self, mirrors: AllMirrors) -> Links:
+        """Return who decides which links of some mirrors are followed."""
+        return Links(
+            mirrors, self._egress, self._peers, self._settings, public_origin=self._public_origin
+        )
+
+    def decide_by(self, decider: Decider) -> None:
+        """Let somebody decide about the links of these mirrors and of others."""
+        self._decider = decider
+        self._links_changed()
+
+    def _links_changed(self) -> None:
+        if self._decider is not None and not self._is_resuming:
+            self._decider.wake()
+
+    async def link_status(self, follows: Iterable[Follow]) -> dict[str, dict[str, Any]]:
+        """Return what became of the links of mirrors that follow some, by table."""
+        depths = {each.table: each.links for each in follows if each.links}
+        if not depths:
+            return {}
+        if self._decider is None:
+            raise NotOwner("It is not known yet what the links lead to.", Retry_After="1")
+        found = await self._decider.status(list(depths))
+        return {table: {"depth": depth, **found[table]} for table, depth in depths.items()}
+
+    # -- mirrors
 
     def of(self, surl: Target) -> list[Follower]:
         """Return the followers of a SURL."""
@@ -135,9 +176,12 @@ class Mirrors:
     ) -> bool:
         """Make a table a mirror of `surl`; return False if it is one already. The NURLs in
         `followed`, and those that wait for it, are told that it is followed. `links` is how deep
-        the tables that its records name are followed; None leaves that as it is."""
+        the tables that its records name are followed; None leaves that as it is. A link, which has
+        a `root`, changes nothing of a table that follows the same already."""
         async with self._lock:
             existing = self._registry.follows.get(table)
+            if existing is not None and root and existing.surl == surl.url:
+                return False
             if existing is not None:
                 is_same_nurl = nurl is None or existing.nurl == nurl.url
                 if existing.surl != surl.url or not is_same_nurl:
@@ -181,8 +225,8 @@ class Mirrors:
             await self._registry.put(changed)
             self.followers[follow.table].changed(changed)
             if depth != follow.links:
-                self.links.end(follow.table)
-                self.links.begin(changed)
+                self.records.end(follow.table)
+                self.records.begin(changed)
 
     async def forget_followed(self, table: str, nurl: str) -> None:
         """Tell a NURL of a following no more, also after a restart."""
@@ -225,11 +269,12 @@ class Mirrors:
             )
         return stream
 
-    async def unfollow(self, table: str) -> None:
-        """End a following; the rows stay, and the table can be written again."""
+    async def unfollow(self, table: str, *, expected: Follow | None = None) -> None:
+        """End a following; the rows stay, and the table can be written again. With `expected` it
+        ends only if its source and its root are still those."""
         async with self._lock:
             follow = self._registry.follows.get(table)
-            if follow is None:
+            if follow is None or (expected is not None and not _is_same(follow, expected)):
                 raise not_followed(table)
             task = self._tasks.pop(table, None)
             follower = self.followers.pop(table, None)
@@ -244,12 +289,12 @@ class Mirrors:
                 await self._engine.set_meta(table, OWNER, None)
             # Last: a crash before this leaves a following that is resumed.
             await self._registry.remove(follow)
-        self.links.end(table)
+        self.records.end(table)
 
     def _start_following(self, follow: Follow, stream: Stream) -> None:
         async def declare(kind: SequenceType) -> Mirror:
             table = await self._declare(stream, kind)
-            on_rows = partial(self.links.changed, follow.table)
+            on_rows = partial(self.records.changed, follow.table)
             return Mirror(self._engine, self._indexer, follow, stream, table, on_rows=on_rows)
 
         base = self._settings.public_url.rstrip("/") or follow.base
@@ -267,7 +312,7 @@ class Mirrors:
         task = asyncio.get_running_loop().create_task(follower.run())
         self._tasks[follow.table] = task
         task.add_done_callback(lambda done: _ended(follower, done))
-        self.links.begin(follow)
+        self.records.begin(follow)
 
     def lookup(self, path: str) -> TableView | None:
         """Return the table at a path, if there is one."""
@@ -322,6 +367,10 @@ def _add(total: Status, status: Status) -> None:
 
 def not_followed(table: str) -> FollowNotFound:
     return FollowNotFound(f"{table!r} follows nothing; PUT a surl to /v1/follow/{table}.")
+
+
+def _is_same(follow: Follow, expected: Follow) -> bool:
+    return (follow.surl, follow.root) == (expected.surl, expected.root)
 
 
 def _owner(surl: str) -> bytes:

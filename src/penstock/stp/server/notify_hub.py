@@ -75,6 +75,7 @@ class NotifyHub:
             self.registry,
             clock=clock,
             public_origin=self._public_origin,
+            is_alone=owns is None,
         )
         self.nurls = Nurls(self.registry, self.mirrors, self.notifier, clock=clock)
         self._watches: dict[str, _Watch] = {}
@@ -100,11 +101,6 @@ class NotifyHub:
         """Wait until the stored entries are loaded."""
         if self._loading is not None:
             await asyncio.shield(self._loading)
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether this process has all tables of the server."""
-        return self._owns is None
 
     def owns(self, path: str) -> bool:
         """Whether a table at a path would be in this process."""

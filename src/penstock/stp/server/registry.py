@@ -145,6 +145,8 @@ class Registry:
         self.listeners: dict[str, Listener] = {}
         self.follows: dict[str, Follow] = {}
         self.waiting: dict[str, Waiting] = {}
+        self.follows_version = 0
+        """A number that grows with every change of `follows`."""
         self.last_notified: dict[str, int] = {}
         # The number of entries for each host.
         self.listener_hosts: Counter[str] = Counter()
@@ -215,6 +217,8 @@ class Registry:
     def _set(self, kind: str, key: str, entry: Entry | None) -> Entry | None:
         """Set or remove an entry in memory; return the one before."""
         entries, hosts = self._entries(kind), self._hosts(kind)
+        if kind == FOLLOW:
+            self.follows_version += 1
         before: Entry | None = entries.pop(key, None)
         if before is not None:
             hosts[before.host] -= 1
