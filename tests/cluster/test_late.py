@@ -3,14 +3,19 @@ may be there again after its deletion."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import httpx
 import pytest
 
+from penstock.http.forwarding.hop import HEADER, Hops
+from penstock.http.sender import NOWHERE
+from penstock.protocol.shards import shard_of
 from tests.cluster.lives import generation_of
 from tests.cluster.workload import JSON, Cluster, until
 from tests.helpers.postgres import ON_POSTGRES, shared
@@ -68,3 +73,57 @@ def test_a_creation_that_nobody_has_answered_may_be_carried_out_after_a_deletion
     first, second = (generation_of(each.headers["stream-next-offset"]) for each in (created, late))
     assert second > first
     assert late.json() == ([0, 1] if kind == "fork" else [])
+
+
+class Home:
+    """Sends to shards what the home of a path sends them."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        (secret,) = self._query("SELECT secret FROM penstock.cluster")
+        self._hops = Hops(secret)
+
+    def _query(self, text: str) -> list[str]:
+        return shared().query(text, self._cluster.dsn.rpartition("/")[2])
+
+    def send(self, shard: int, method: str, target: str, **more: Any) -> httpx.Response:
+        owner = self._cluster.shard_rows()[shard]["owner"]
+        (peer,) = self._query(f"SELECT peer FROM penstock.node WHERE name = '{owner}'")
+        hop = self._hops.value(NOWHERE, is_local=True, to=f"shard-{shard}").decode()
+        headers = {**JSON, **more.pop("headers", {}), HEADER.decode(): hop}
+        return self._cluster.client.request(
+            method, f"http://{peer}{target}", headers=headers, **more
+        )
+
+    def place(self, shard: int, path: str) -> str:
+        """Return where the stream of a path is, by the shard that is its home."""
+        answer = self.send(shard, "POST", "/peer/locate", content=json.dumps(path))
+        place: str = answer.json()["answer"]
+        return place
+
+
+def test_a_fork_is_not_made_late_when_its_path_leads_there_no_more(cluster: Cluster) -> None:
+    """It would keep its source, and nobody could read or delete it."""
+    client, home = cluster.client, Home(cluster)
+    source = "kept"
+    shard = shard_of(source, cluster.shards)
+    path = next(
+        path
+        for path in (f"kept-{number}" for number in range(100))
+        if shard_of(path, cluster.shards) != shard
+    )
+    own = shard_of(path, cluster.shards)
+    url = f"{cluster.running[0].url}/v1/stream"
+    headers = {**JSON, "stream-forked-from": f"/v1/stream/{source}"}
+    assert client.put(f"{url}/{source}", headers=JSON).status_code == 201
+    assert client.put(f"{url}/{path}", headers=headers).status_code == 201
+    assert home.place(own, path) == f"shard-{shard}"
+    assert client.delete(f"{url}/{path}").status_code == 204
+    until(lambda: home.place(own, path) == f"shard-{own}", "the link to the fork is gone")
+
+    # What its home had sent to the shard of the source comes only now.
+    late = home.send(shard, "PUT", f"/v1/stream/{path}", headers=headers)
+    assert late.status_code == 503, late.text
+    assert client.get(f"{url}/{path}").status_code == 404
+    assert client.delete(f"{url}/{source}").status_code == 204
+    assert client.get(f"{url}/{source}").status_code == 404, "it is kept for the fork"

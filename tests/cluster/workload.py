@@ -51,7 +51,7 @@ class Cluster:
     ) -> None:
         self._stack = stack
         self._env = env
-        self._dsn = dsn
+        self.dsn = dsn
         self.shards = shards
         self._args = ["--cluster-shards", str(shards)]
         self._args += ["--long-poll-timeout", str(LONG_POLL_S), *args]
@@ -68,7 +68,7 @@ class Cluster:
         """Start so many more nodes at a time. `dsn` is how they reach the database, if not as all
         others do."""
         names = [f"node-{len(self.names) + number}" for number in range(count)]
-        args = [*self._args, "--cluster", dsn or self._dsn]
+        args = [*self._args, "--cluster", dsn or self.dsn]
         starting = [
             running_server(args=[*args, "--cluster-node", name], env=self._env) for name in names
         ]
@@ -91,7 +91,7 @@ class Cluster:
         return node
 
     def status(self) -> dict[str, Any]:
-        settings = Settings(cluster=self._dsn, cluster_durability="managed")
+        settings = Settings(cluster=self.dsn, cluster_durability="managed")
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(asyncio.run, read_status(settings)).result()
 
