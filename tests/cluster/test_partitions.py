@@ -156,7 +156,7 @@ def test_a_shard_that_is_being_opened_does_not_wait_for_a_node_that_is_gone() ->
             proxy.cut()
             second = cluster.add()
             until(lambda: owned(cluster, second) == len(theirs), "the second has claimed its own")
-            until(lambda: proxy.opened >= len(theirs), "all of them ask the first shard")
+            until(lambda: proxy.silenced >= len(theirs), "all of them ask the first shard")
             first.kill()
             until(lambda: owned(cluster, second) == cluster.shards, "the second has all shards")
             until(lambda: has_all(cluster, second), "it serves all of them")
