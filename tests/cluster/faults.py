@@ -39,9 +39,11 @@ def freeze_an_owner(cluster: Cluster, work: Workload) -> None:
     path = work.paths[0]
     frozen = cluster.owner(path)
     os.kill(frozen.pid, signal.SIGSTOP)
-    until(lambda: cluster.owner(path) is not frozen, "another node has taken over")
-    work.goes_on(FEW)
-    os.kill(frozen.pid, signal.SIGCONT)
+    try:
+        until(lambda: cluster.owner(path) is not frozen, "another node has taken over")
+        work.goes_on(FEW)
+    finally:
+        os.kill(frozen.pid, signal.SIGCONT)  # else it could not be stopped
     until(lambda: _append_late(frozen.url, work), "the woken node forwards")
     work.goes_on()
 

@@ -9,6 +9,8 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
+from penstock.log.cluster.node import assigned
+from penstock.protocol.shards import shard_of
 from tests.cluster.faults import NETWORK, before, behind, owned
 from tests.cluster.workload import FEW, QUICK, Cluster, Workload, until
 from tests.helpers.postgres import WITH_FAULTS, shared
@@ -135,3 +137,38 @@ def test_a_reader_begins_after_what_was_written_before_though_the_relay_is_behin
                 control = next(line for line in second.iter_lines() if "streamNextOffset" in line)
                 assert end in control
                 assert "upToDate" in control
+
+
+def test_a_shard_that_is_being_opened_does_not_wait_for_a_node_that_is_gone() -> None:
+    """It asks the first shard for credentials, at a node that does not answer and is replaced."""
+    server = shared()
+    dsn = server.fresh_database()
+    with ExitStack() as stack:
+        cluster = Cluster(stack, dsn, *SINGLE, *QUICK, shards=SHARDS)
+        other, first = cluster.start(2)
+        other.terminate()
+        until(lambda: owned(cluster, first) == cluster.shards, "the first node has all shards")
+        name, added = "node-1", "node-2"
+        theirs = [shard for shard in range(SHARDS) if assigned(shard, [name, added]) == added]
+        assert theirs, "the second node opens some"
+        assert 0 not in theirs, "the first shard stays with the first node"
+        with before(server, dsn, name) as proxy:
+            proxy.cut()
+            second = cluster.add()
+            until(lambda: owned(cluster, second) == len(theirs), "the second has claimed its own")
+            until(lambda: proxy.silenced >= len(theirs), "all of them ask the first shard")
+            first.kill()
+            until(lambda: owned(cluster, second) == cluster.shards, "the second has all shards")
+            until(lambda: has_all(cluster, second), "it serves all of them")
+
+
+def has_all(cluster: Cluster, node: Server) -> bool:
+    """Whether a node creates streams in every shard."""
+    paths = {shard_of(f"s-{number}", cluster.shards): f"s-{number}" for number in range(200)}
+    assert len(paths) == cluster.shards
+    try:
+        return all(
+            cluster.client.put(f"{node.url}/v1/stream/{path}").is_success for path in paths.values()
+        )
+    except httpx.HTTPError:
+        return False

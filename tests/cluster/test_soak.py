@@ -51,9 +51,10 @@ def test_nothing_is_lost_in_an_hour_of_faults_and_tables_level_off() -> None:
         _check_sizes(sizes)
 
 
-def _round(trio: Trio, chance: random.Random, number: int, done: list[str]) -> tuple[int, int]:
+def _round(trio: Trio, chance: random.Random, number: int, done: list[str]) -> tuple[int, int, int]:
     """Start three nodes, let things fail for a while, and check what was written and read; return
-    how many messages were acknowledged and how many streams have lived. All of them are deleted."""
+    how many messages were acknowledged, how many streams have lived, and how many were there again
+    by a late creation. All of them are deleted."""
     args = (*chance.choice(((), QUICK)), "--checkpoint-bytes", "256KiB")
     with ExitStack() as stack:
         cluster = Cluster(stack, trio.dsn, *args)
@@ -74,7 +75,7 @@ def _round(trio: Trio, chance: random.Random, number: int, done: list[str]) -> t
         lives.check()
         for path in work.paths:
             work.delete(path)
-        return work.total, lives.total
+        return work.total, lives.total, lives.returns
 
 
 def _check_sizes(sizes: list[dict[str, int]]) -> None:

@@ -51,7 +51,7 @@ class Cluster:
     ) -> None:
         self._stack = stack
         self._env = env
-        self._dsn = dsn
+        self.dsn = dsn
         self.shards = shards
         self._args = ["--cluster-shards", str(shards)]
         self._args += ["--long-poll-timeout", str(LONG_POLL_S), *args]
@@ -68,7 +68,7 @@ class Cluster:
         """Start so many more nodes at a time. `dsn` is how they reach the database, if not as all
         others do."""
         names = [f"node-{len(self.names) + number}" for number in range(count)]
-        args = [*self._args, "--cluster", dsn or self._dsn]
+        args = [*self._args, "--cluster", dsn or self.dsn]
         starting = [
             running_server(args=[*args, "--cluster-node", name], env=self._env) for name in names
         ]
@@ -91,7 +91,7 @@ class Cluster:
         return node
 
     def status(self) -> dict[str, Any]:
-        settings = Settings(cluster=self._dsn, cluster_durability="managed")
+        settings = Settings(cluster=self.dsn, cluster_durability="managed")
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(asyncio.run, read_status(settings)).result()
 
@@ -188,6 +188,9 @@ class Workload:
         self.errors: list[BaseException] = []
         self.refused: list[str] = []
         """Answers that it is not possible now."""
+        self.unanswered: dict[str, list[str]] = defaultdict(list)
+        """Creations and deletions that nobody has answered, by method and target: each may have
+        been carried out, or be carried out late."""
         self.readers = [
             Reader(kind, self.paths[(2 * place + index) % streams], place)
             for place in range(3 if readers else 0)
@@ -245,15 +248,31 @@ class Workload:
                 answer = self._cluster.client.request(
                     method, url + target, content=body, headers={**JSON, **headers}
                 )
-            except httpx.HTTPError:
+            except (httpx.ConnectError, httpx.ConnectTimeout):
+                place += 1  # it has reached nobody
+                continue
+            except httpx.HTTPError as error:
+                self._note_unanswered(method, target, f"{url}: {error!r}")
                 place += 1
                 continue
             if answer.status_code < 500:
                 return answer
+            self._note_unanswered(method, target, f"{url}: {answer.status_code} {answer.text}")
             self.refused.append(f"{method} {target}: {answer.text}")
             place += 1
             time.sleep(0.02)
         raise AssertionError(f"nobody answers {method} {target}")
+
+    def _note_unanswered(self, method: str, target: str, what: str) -> None:
+        if method in ("PUT", "DELETE"):
+            self.unanswered[f"{method} {target}"].append(f"{time.monotonic():.3f} {what}")
+
+    def logs(self, lines: int) -> str:
+        """Return the last lines of what each node has logged."""
+        return "\n".join(
+            f"-- {name}, {node.url}\n" + "\n".join(node.stderr.splitlines()[-lines:])
+            for name, node in self._cluster.names.items()
+        )
 
     def _write(self, number: int) -> None:
         turn = number

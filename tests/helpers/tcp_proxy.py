@@ -34,6 +34,11 @@ class TcpProxy(ProxyThread):
 
     # -- called by tests
 
+    @property
+    def silenced(self) -> int:
+        """Open connections that have lost something."""
+        return len(self._has_lost)
+
     def cut(self, *directions: str) -> None:
         """Lose all bytes in some directions; in both if none is named."""
         self._call(frozenset(directions or (UP, DOWN)), 0.0)

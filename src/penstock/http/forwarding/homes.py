@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.errors import PenstockError, StreamNotFound
 from penstock.http.forwarding.forwarder import kept
 from penstock.http.forwarding.gather import answered
+from penstock.http.forwarding.owners import unowned
 from penstock.http.forwarding.path_links import GUEST, LINK
 from penstock.http.router import parse_source
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.http.endpoint import Answer, Handler
     from penstock.http.forwarding.control import Control
     from penstock.http.forwarding.forwarder import Forwarder
+    from penstock.http.forwarding.owners import Peer
     from penstock.http.forwarding.path_links import PathLinks
     from penstock.http.forwarding.peers import Peers
     from penstock.http.message import Request, Response
@@ -32,6 +34,8 @@ FORKED_FROM: Final = b"stream-forked-from"
 SWEEP_AGAIN_S: Final = 5.0
 
 _log = logging.getLogger("penstock.http")
+
+T = TypeVar("T")
 
 
 class Homes:
@@ -54,7 +58,9 @@ class Homes:
         self._forwarder = forwarder
         self._path_bytes_max = path_bytes_max
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._releasing: set[str] = set()  # paths whose links may be about to go
         control.add("locate", self._locate_here)
+        control.add("leads", self._leads)
         control.add("release", self._release_guest)
         control.add("unlink", self._unlink)
         control.add("relink", self._relink)
@@ -68,10 +74,11 @@ class Homes:
         for task in self._tasks:
             task.cancel()
 
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # -- requests
 
@@ -98,11 +105,29 @@ class Homes:
 
     async def as_guest(self, handler: Handler, path: str, request: Request) -> Response:
         """Answer a request that the home of a path has sent here: its stream is here, if any."""
-        if request.method == "PUT" and path not in self._links.guests:
-            home = self._owners.owner(path)
-            if home is not None:
-                await self._links.set(GUEST, path, home.name)
-        return await answered(handler, path, request)
+        home = self._owners.owner(path)
+        if request.method != "PUT" or home is None:
+            return await answered(handler, path, request)
+        # If the home goes away meanwhile, what was begun is finished before the path is given up.
+        work = self._spawn(self._create_guest(handler, path, request, home))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            work.add_done_callback(_ignore)
+            raise
+
+    async def _create_guest(
+        self, handler: Handler, path: str, request: Request, home: Peer
+    ) -> Response:
+        """Create a stream here, if its path leads here. A request that was late on its way may come
+        when the path was given up: nobody would find the stream."""
+        async with self._links.deciding(path):
+            await self._links.set(GUEST, path, home.name)
+            if not await self._peers.ask(home, "leads", [path, self._owners.name]):
+                if not self._exists(path):
+                    await self._links.set(GUEST, path, None)
+                raise unowned(f"The path {path!r} does not lead here any more.")
+            return await answered(handler, path, request)
 
     async def _create(self, handler: Handler, path: str, request: Request) -> Response:
         """Create a stream whose place has to be decided first."""
@@ -158,20 +183,34 @@ class Homes:
     async def _locate_here(self, path: str) -> str:
         return self._links.links.get(path, self._owners.name)
 
+    async def _leads(self, question: list[str]) -> bool:
+        """Whether a path at home here has a link to a process, which stays for as long as that does
+        not give the path up."""
+        path, name = question
+        if not self._engine.is_current():
+            raise unowned(f"It is not known where {path!r} leads.")
+        return self._links.links.get(path) == name and path not in self._releasing
+
     async def _released(self, path: str, name: str) -> bool:
-        """Remove a link unless there is a stream behind it; return whether it was removed."""
-        peer = self._owners.peer(name)
-        if peer is not None and not await self._peers.ask(peer, "release", path):
-            return False
-        await self._links.set(LINK, path, None)
-        return True
+        """Remove a link unless there is a stream behind it; return whether it was removed. It is
+        being decided where the stream of the path lives."""
+        self._releasing.add(path)
+        try:
+            peer = self._owners.peer(name)
+            if peer is not None and not await self._peers.ask(peer, "release", path):
+                return False
+            await self._links.set(LINK, path, None)
+            return True
+        finally:
+            self._releasing.discard(path)
 
     async def _release_guest(self, path: str) -> bool:
         """Give up a guest's path, if no stream is there."""
-        if self._exists(path):
-            return False
-        await self._links.set(GUEST, path, None)
-        return True
+        async with self._links.deciding(path):
+            if self._exists(path):
+                return False
+            await self._links.set(GUEST, path, None)
+            return True
 
     async def _unlink(self, path: str) -> bool:
         """A guest has ended: remove the link to it, if it is not there again."""
@@ -232,3 +271,8 @@ class Homes:
             await self._peers.ask(home, "relink", [path, self._owners.name])
         else:
             await self._peers.ask(home, "unlink", path)
+
+
+def _ignore(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()

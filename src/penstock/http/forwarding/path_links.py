@@ -35,6 +35,7 @@ class PathLinks:
         self.guests: dict[str, str] = {}
         """Paths at home with a peer, by its name, whose stream lives here."""
         self._rows = 0
+        self._writing: dict[tuple[str, str], str | None] = {}  # rows that are not known as durable
         self._busy: dict[str, asyncio.Future[None]] = {}
 
     async def load(self) -> None:
@@ -69,8 +70,8 @@ class PathLinks:
             busy.set_result(None)
 
     async def set(self, kind: str, path: str, peer: str | None) -> None:
-        """Set a link or a guest durably; None removes it. In memory it counts once it is durable,
-        and no longer when its end is being written."""
+        """Set a link or a guest durably; None removes it. In memory it counts, or no longer counts,
+        once that is durable."""
         table = self._table(kind)
         if table.get(path) == peer:
             return
@@ -80,7 +81,11 @@ class PathLinks:
             row["headers"] = {"operation": "delete"}
         else:
             row["value"] = peer
-        await self._stream.write([row])
+        self._writing[kind, path] = peer
+        try:
+            await self._stream.write([row])
+        finally:
+            self._writing.pop((kind, path), None)
         if peer is None:
             table.pop(path, None)
         else:
@@ -90,13 +95,20 @@ class PathLinks:
             await self._rewrite()
 
     async def _rewrite(self) -> None:
-        """Begin the stream anew with the current rows, which nobody else changes meanwhile."""
+        """Begin the stream anew with the current rows, and those on their way: these are before the
+        new ones, and durable if the new ones are."""
         stream = self._stream.find()
+        tables = {LINK: dict(self.links), GUEST: dict(self.guests)}
+        for (kind, path), peer in self._writing.items():
+            if peer is None:
+                tables[kind].pop(path, None)
+            else:
+                tables[kind][path] = peer
         offset = self._engine.token(stream, self._engine.pending(stream).tail)
         rows: list[Event] = [
             {"type": kind, "key": path, "value": peer, "headers": {"operation": "upsert"}}
-            for kind in (LINK, GUEST)
-            for path, peer in self._table(kind).items()
+            for kind, table in tables.items()
+            for path, peer in table.items()
         ]
         self._rows = len(rows)
         if rows:

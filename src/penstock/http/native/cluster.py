@@ -70,6 +70,7 @@ class ClusterNode:
         self.node.url = self.node.url or url_of(listening, is_tls=tls is not None)
         self._busy: dict[int, asyncio.Task[None]] = {}
         self._opening: set[asyncio.Task[None]] = set()
+        self._starting: set[ShardHost] = set()
         self._resting: dict[int, float] = {}
         self._room = asyncio.Semaphore(HANDOVERS)
         self._look_now = asyncio.Event()
@@ -189,7 +190,8 @@ class ClusterNode:
         }
         living.add(parse_address(node.peer))
         self._front.keep(living)
-        for host in self._shards.hosts.values():
+        # One that is being opened waits for other shards, too.
+        for host in (*self._shards.hosts.values(), *self._starting):
             host.keep(living)
         for shard in range(node.about.shards):
             if shard in self._busy:
@@ -244,6 +246,7 @@ class ClusterNode:
             self._filler,
             self._look_now.set,
         )
+        self._starting.add(host)
         try:
             async with self._room:
                 if not await host.open():
@@ -256,6 +259,8 @@ class ClusterNode:
             if not self._passes(shard, error):
                 raise
             return
+        finally:
+            self._starting.discard(host)
         host.app.egress.tracer = self._telemetry
         self._shards.add(host)
         self._opened += 1
