@@ -107,7 +107,9 @@ class Relays:
 
     async def answer(self, request: Request) -> Response:
         """Answer a live read, here or by its owner. Never raises."""
-        host = next(iter(self._shards.hosts.values()))
+        host = next(iter(self._shards.hosts.values()), None)
+        if host is None:
+            return await self._front.forward(request)  # The last shard has left meanwhile.
         head = kept(request)
         refusal = host.app.refuse(head)
         if refusal is not None:
