@@ -13,7 +13,6 @@ import pytest
 from penstock import Client
 from penstock.client.answers import Answer
 from penstock.spark.source.bulk import BulkReads, Read
-from penstock.spark.source.reader import BATCH_BYTES
 from tests.helpers.server import Server
 from tests.spark.direct import read
 from tests.spark.test_batch_reads import fill, users
@@ -46,7 +45,7 @@ OK = b"HTTP/1.1 200 OK\r\nStream-Next-Offset: 1_1\r\nContent-Length: 4\r\n\r\n[1
 def test_answers_come_one_after_the_other() -> None:
     with answering(OK, OK) as url, closing(BulkReads("secret")) as reads:
         for _ in range(2):
-            answer = reads.read_on(Read(url, "-1", "1_1"), 100)
+            answer = reads.read(Read(url, "-1", "1_1"))
             assert answer is not None
             assert (answer.body, answer.headers["stream-next-offset"]) == (b"[12]", "1_1")
 
@@ -66,14 +65,14 @@ def test_answers_come_one_after_the_other() -> None:
 )
 def test_anything_but_a_plain_success_is_left_to_the_client(answer: bytes) -> None:
     with answering(answer) as url, closing(BulkReads(None)) as reads:
-        assert reads.read_on(Read(url, "-1", "1_1"), 100) is None
+        assert reads.read(Read(url, "-1", "1_1")) is None
 
 
 def test_a_server_that_falls_silent_is_left_to_the_client() -> None:
     half = b"HTTP/1.1 200 OK\r\nContent-Length: 2000000\r\n\r\n[" + b"1" * 1_000_000
     # The answer to the second request never comes: the server waits for one.
     with answering(half, b"") as url, closing(BulkReads(None, timeout_s=0.2)) as reads:
-        assert reads.read_on(Read(url, "-1", "1_1"), 100) is None
+        assert reads.read(Read(url, "-1", "1_1")) is None
 
 
 @pytest.mark.parametrize("size", [0, 5000, 3_000_000])
@@ -83,9 +82,29 @@ def test_heads_and_bodies_of_any_length(size: int) -> None:
     body = bytes(range(250)) * (size // 250)
     with answering(OK, head + body, OK) as url, closing(BulkReads(None)) as reads:
         for expected in (b"[12]", body, b"[12]"):
-            answer = reads.read_on(Read(url, "-1", "1_1"), 100)
+            answer = reads.read(Read(url, "-1", "1_1"))
             assert answer is not None
             assert answer.body == expected
+
+
+def test_large_ranges_are_read_so(
+    client: Client, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(client, "bulk", users(3000))
+    answers = []
+    original = BulkReads.read
+
+    def recorded(self: BulkReads, each: Read) -> object:
+        answers.append(original(self, each))
+        return answers[-1]
+
+    monkeypatch.setattr(BulkReads, "read", recorded)
+    rows = read(server.url, "bulk")
+    assert [row["key"] for row in rows] == [f"u{number}" for number in range(3000)]
+    assert len(answers) > 1
+    assert None not in answers
+    monkeypatch.setattr(BulkReads, "read", lambda self, each: None)
+    assert read(server.url, "bulk") == rows
 
 
 def array(body: bytes, after: int, status: bytes = b"200 OK") -> bytes:
@@ -158,12 +177,10 @@ def test_bytes_are_not_joined() -> None:
         assert answer.body == b"[10]"
 
 
-@pytest.mark.parametrize("mode", ["raw", "state"])
-def test_messages_are_the_same_in_batches_of_any_size(
-    client: Client, server: Server, monkeypatch: pytest.MonkeyPatch, mode: str
+def test_raw_messages_are_the_same_in_batches_of_any_size(
+    client: Client, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stream = f"joined-{mode}"
-    fill(client, stream, users(3000))
+    fill(client, "joined", users(3000))
     sizes = []
     original = BulkReads.read_on
 
@@ -174,12 +191,12 @@ def test_messages_are_the_same_in_batches_of_any_size(
         return answer
 
     monkeypatch.setattr(BulkReads, "read_on", recorded)
-    rows = read(server.url, stream, mode=mode)
+    rows = read(server.url, "joined", mode="raw")
     assert len(rows) == 3000
     assert max(sizes) > 64 * 1024, "more than the server sends with one answer"
-    monkeypatch.setitem(BATCH_BYTES, mode, 200_000)
+    monkeypatch.setattr("penstock.spark.source.reader.RAW_BATCH_BYTES", 200_000)
     sizes.clear()
-    assert read(server.url, stream, mode=mode) == rows
+    assert read(server.url, "joined", mode="raw") == rows
     assert len(sizes) > 1
     monkeypatch.setattr(BulkReads, "read_on", lambda *_: None)
-    assert read(server.url, stream, mode=mode) == rows
+    assert read(server.url, "joined", mode="raw") == rows

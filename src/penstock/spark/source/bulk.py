@@ -56,10 +56,13 @@ class BulkReads:
         self._is_usable = not getproxies()
         self._buffers: list[memoryview] = []  # the next one first
 
+    def read(self, read: Read) -> Answer | None:
+        """The answer to a read; None if it is not a plain success."""
+        return next(self.read_all([read]), None)
+
     def read_on(self, read: Read, size: int) -> Answer | None:
-        """The answer to a read, None if it is not a plain success. Of a JSON stream also those that
-        continue it, as one array, up to about so many bytes: Spark takes a few large batches with
-        less work than many small ones.
+        """The answer to a read. Of a JSON stream also those that continue it, as one array, up to
+        about so many bytes: Spark takes a few large batches with less work than many small ones.
 
         The body of such an answer is a view of bytes, which change with the next call but one, and
         after `close`.
@@ -125,7 +128,7 @@ class BulkReads:
                 upto = min(len(reads), done + IN_FLIGHT_MAX)
                 connection.send(reads[sent:upto])
                 sent = upto
-            answer = connection.receive()
+            answer = connection.receive() if len(reads) > 1 else connection.receive_alone()
             yield answer if answer.status == 200 else None
             if connection.is_closing:
                 self._disconnect()
@@ -167,9 +170,16 @@ class _Connection:
         )
         self._socket.sendall("".join(requests).encode("latin-1"))
 
+    def receive_alone(self) -> Answer:
+        """The answer to the only read that was sent. A large body arrives in the object that is
+        returned, without a copy."""
+        parsed = self._take_head()
+        if parsed is None:
+            return self.receive()
+        return Answer(*parsed, self._take(self._size(*parsed)))
+
     def receive_joined(self, read: Read, buffer: memoryview) -> Answer:
         """The answer to the only read that was sent, and those to the reads that continue it.
-        A large body arrives without a copy.
 
         The next read is sent while a body arrives. All bodies arrive in the buffer, where the
         brackets between two of them become the separator that the log has there. ValueError if a

@@ -38,11 +38,10 @@ from penstock.spark.source.planning import Range
 SMALL_BYTES_MAX: Final = 1024 * 1024  # ranges up to this size are read together
 # Up to this size reading all of a range costs the server less than searching it.
 UNFILTERED_BYTES_MAX: Final = 64 * 1024
-# Answers that continue each other share a batch up to this size. Events are looked at many times,
-# which takes twice as long if they do not stay in the processor's cache.
-BATCH_BYTES: Final = {"raw": 8 * 1024 * 1024, "state": 4 * 1024 * 1024}
-BATCH_MESSAGES: Final = 100_000
-SMALL_BATCH_BYTES: Final = 2 * 1024 * 1024  # answers of small ranges share a batch up to this size
+# Answers of mode raw share a batch up to this size.
+RAW_BATCH_BYTES: Final = 8 * 1024 * 1024
+RAW_BATCH_MESSAGES: Final = 100_000
+BATCH_BYTES: Final = 2 * 1024 * 1024  # small answers share a batch up to this size
 
 
 class RangeReader:
@@ -101,7 +100,7 @@ class RangeReader:
                 where = where._replace(seq=each.end.seq - message_count(answer.body))
             pending.append((answer.body, where))
             size += len(answer.body)
-            if size > SMALL_BATCH_BYTES:
+            if size > BATCH_BYTES:
                 yield from self._joined(pending)
                 pending, size = [], 0
         yield from self._joined(pending)
@@ -209,12 +208,12 @@ class RangeReader:
                 selection = self._filters.for_server
         answer = None
         if bulk is not None and until is not None and selection == requests.EVERYTHING:
-            messages_bytes = BATCH_MESSAGES * each.size // each.messages
-            size = min(BATCH_BYTES[self._options.mode], messages_bytes)
-            answer = bulk.read_on(Read(url, position.offset, until), size)
-            if answer is not None and self._options.mode != "raw":
-                # Events are searched for as bytes; copying them is a fiftieth of that.
-                answer = answer._replace(body=bytes(answer.body))
+            read = Read(url, position.offset, until)
+            if self._options.mode == "raw":
+                messages_bytes = RAW_BATCH_MESSAGES * each.size // each.messages
+                answer = bulk.read_on(read, min(RAW_BATCH_BYTES, messages_bytes))
+            else:
+                answer = bulk.read(read)
         if answer is None:
             located = selection != requests.EVERYTHING
             request = requests.read(
