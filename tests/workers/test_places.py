@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from operator import itemgetter
 
 import msgspec
 import pytest
@@ -71,7 +72,7 @@ def test_a_hop_says_who_the_client_is_to_those_who_know_the_secret_only() -> Non
 def test_pages_of_parts_become_one_without_a_gap(
     parts: list[tuple[list[str], str | None]], limit: int, paths: list[str], following: str | None
 ) -> None:
-    page = Page("streams", "path", 100)
+    page = Page("streams", itemgetter("path"), 100)
     responses = [
         document({"streams": [{"path": each} for each in items], "next": end})
         for items, end in parts

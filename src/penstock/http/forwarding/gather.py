@@ -91,15 +91,15 @@ def merged_page(page: Page, request: Request, responses: list[Response]) -> Resp
         items += (
             [item for item in part[page.items] if item not in items] if items else part[page.items]
         )
-    items.sort(key=lambda item: str(item[page.key]))
+    items.sort(key=page.place)
     # What is after the end of one part may be in the rest of it that was not asked for yet.
     ends = [part["next"] for part in parts if part["next"] is not None]
     following = min(ends, default=None)
     if following is not None:
-        items = [item for item in items if item[page.key] <= following]
+        items = [item for item in items if page.place(item) <= following]
     if len(items) > limit:
         items = items[:limit]
-        following = items[-1][page.key]
+        following = page.place(items[-1])
     return document({page.items: items, "next": following})
 
 

@@ -5,8 +5,12 @@ One table, compared with the router by a test: a new route has to say where it b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum, auto
-from typing import Final, NamedTuple
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
+
+from penstock.stp.server.nurls import Advertised
 
 STREAM: Final = "/v1/stream/{path}"
 SUBSCRIPTION: Final = "/v1/stream/__ds/subscriptions/{path}"
@@ -32,11 +36,11 @@ class Place(Enum):
 
 
 class Page(NamedTuple):
-    """A list that comes in pages: the member with the items, the member that they are ordered by,
-    and how many a page has unless the request says so."""
+    """A list that comes in pages: the member with the items, what of them they are ordered by, and
+    how many a page has unless the request says so."""
 
     items: str
-    key: str
+    place: Callable[[Any], str]
     limit: int
 
 
@@ -93,9 +97,9 @@ PLACES: Final[dict[str, Place]] = {
 }
 
 PAGES: Final[dict[str, Page]] = {
-    "/v1/streams": Page("streams", "path", 100),
-    "/v1/schema": Page("streams", "path", 1000),
-    "/v1/follow": Page("mirrors", "table", 1000),
-    "/v1/stream/__ds/subscriptions": Page("subscriptions", "id", 100),
-    "/v1/nurls": Page("nurls", "place", 1000),
+    "/v1/streams": Page("streams", itemgetter("path"), 100),
+    "/v1/schema": Page("streams", itemgetter("path"), 1000),
+    "/v1/follow": Page("mirrors", itemgetter("table"), 1000),
+    "/v1/stream/__ds/subscriptions": Page("subscriptions", itemgetter("id"), 100),
+    "/v1/nurls": Page("nurls", lambda item: Advertised(**item).place, 1000),
 }
