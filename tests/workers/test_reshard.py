@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ from penstock.log.disk.files import Files
 from penstock.log.disk.worker_folders import check_layout, worker_folders, workers_of
 from penstock.log.offline.moving import count_streams
 from penstock.log.offline.verify import verify
+from penstock.protocol.shards import shard_of
 from penstock.workers import reshard as resharding
 from penstock.workers.reshard import reshard
 from tests.helpers.server import Server, running_server
@@ -120,6 +122,60 @@ def test_clients_notice_nothing_of_another_number_of_workers(
             assert http.put("/v1/stream/orders/5", headers=JSON).status_code == 409
             if workers > 1:
                 _check_new_ids(http)
+
+
+def test_what_follows_and_listens_is_kept_once(tmp_path: Path) -> None:
+    """The second part of each path decides about nothing: `a/b` may be the table `b` of `a`."""
+    folder = tmp_path / "data"
+    mirrors = [_apart(f"own-{number}", "m") for number in range(4)]
+    tables = [_apart(f"told-{number}", "t") for number in range(4)]
+    with running_server(args=["--development"], memory=True) as source:
+        with _serving(folder, 2) as http:
+            httpx2.put(f"{source.url}/v1/table/rows", json={"schema": "s"})
+            for path in mirrors:
+                follow = {"surl": f"{source.url}/v1/table/rows"}
+                assert http.put(f"/v1/follow/{path}", json=follow).status_code == 201
+            for path in tables:
+                assert http.put(f"/v1/table/{path}", json={"schema": "s"}).status_code == 201
+                listen = {"changed": f"{source.url}/v1/notify/x"}
+                assert http.post(f"/v1/notify/{path}", data=listen).status_code == 202
+            gone = tables.pop()
+            assert http.delete("/v1/nurls", params={"table": gone}).status_code == 200
+        for workers in (3, 2, 1):
+            reshard(folder, workers)
+            with _serving(folder, workers) as http:
+                followed = [each["table"] for each in http.get("/v1/follow").json()["mirrors"]]
+                assert sorted(followed) == sorted(mirrors)
+                nurls = _nurls(http, limit=1000)
+                listening = [each["tables"] for each in nurls if each["state"] == "active"]
+                assert sorted(listening) == sorted([path] for path in tables)
+                assert _nurls(http, limit=2) == nurls
+
+
+def _nurls(http: httpx2.Client, *, limit: int) -> list[dict[str, Any]]:
+    """Return all NURLs, in pages of some."""
+    nurls: list[dict[str, Any]] = []
+    after: str | None = ""
+    while after is not None:
+        answer = http.get("/v1/nurls", params={"limit": limit, "after": after})
+        assert answer.status_code == 200, answer.text
+        page = answer.json()
+        assert len(page["nurls"]) <= limit
+        nurls += page["nurls"]
+        after = page["next"]
+    return nurls
+
+
+def _apart(parent: str, name: str) -> str:
+    """Return a path that is with another worker than its parent, of two and of three."""
+    return next(
+        path
+        for number in itertools.count()
+        if all(
+            shard_of(path := f"{parent}/{name}{number}", workers) != shard_of(parent, workers)
+            for workers in (2, 3)
+        )
+    )
 
 
 def _check_new_ids(http: httpx2.Client) -> None:

@@ -19,7 +19,7 @@ import msgspec
 
 from penstock.access import audit, tokens
 from penstock.config.settings import Settings
-from penstock.errors import StoreDamaged, StoreError
+from penstock.errors import StoreDamaged, StoreError, StreamNotFound
 from penstock.http.forwarding import path_links
 from penstock.http.forwarding.path_links import GUEST, LINK, PathLinks
 from penstock.http.proxy import recordings
@@ -37,11 +37,14 @@ from penstock.log.disk.worker_folders import (
     write_part,
     write_root,
 )
+from penstock.log.engine import Engine
 from penstock.log.offline.folder import open_folder
 from penstock.log.offline.moving import Moved, count_streams, is_clean, move
 from penstock.log.offline.verify import verify
 from penstock.log.system_stream import Event, SystemStream
 from penstock.protocol.shards import shard_of
+from penstock.stp.declaration import META as TABLES
+from penstock.stp.declaration import Table, decode, table_locations
 from penstock.stp.server import registry
 from penstock.subscriptions import keys as webhook_keys
 from penstock.subscriptions import store as subscriptions
@@ -81,10 +84,12 @@ class Result(NamedTuple):
 
 
 class SystemRows(NamedTuple):
-    """The server's own records of all old folders: the last event of each key, and meta values."""
+    """The server's own records of all old folders: the last event of each key, and meta values.
+    `tables` has the stream of each table that a NURL listens to, as far as there are such."""
 
     events: dict[str, dict[tuple[str, str], Event]]
     meta: dict[str, dict[str, bytes]]
+    tables: dict[str, str]
 
 
 def reshard(root: Path, workers: int, *, progress: Progress = lambda step: None) -> Result:
@@ -164,7 +169,7 @@ def _write_plan(files: Files, root: Path, plan: dict[str, Any]) -> None:
 
 async def _closed(sources: list[Path]) -> SystemRows:
     """Open and close every folder, so that its catalog has everything; return its records."""
-    rows = SystemRows({path: {} for path in _DIVIDED}, {path: {} for path in _DIVIDED})
+    rows = SystemRows({path: {} for path in _DIVIDED}, {path: {} for path in _DIVIDED}, {})
     for folder in sources:
         engine = open_engine(_settings(folder))
         await engine.start()
@@ -174,12 +179,36 @@ async def _closed(sources: list[Path]) -> SystemRows:
                 if not stream.exists:
                     continue
                 _merge_meta(rows.meta[path], stream.find().meta)
+                # Folder by folder: what one has removed may be in another.
+                own: dict[tuple[str, str], Event] = {}
                 async for events in stream.pieces():
                     for event in events:
+                        _fold(own, event)
+                for event in own.values():
+                    if event["type"] != registry.LISTENER or _is_best(engine, rows, event):
                         _fold(rows.events[path], event)
         finally:
             await engine.stop()
     return rows
+
+
+def _is_best(engine: Engine, rows: SystemRows, listener: Event) -> bool:
+    """Whether a folder knows best about a listener: one with its table, or else any of them. One
+    whose table is not there is kept wherever that may appear."""
+    table = listener["value"]["table"]
+    for path, name in table_locations(table):
+        if name in _tables_of(engine, path):
+            rows.tables[table] = path
+            return True
+    return table not in rows.tables
+
+
+def _tables_of(engine: Engine, path: str) -> dict[str, Table]:
+    try:
+        value = engine.find(path, touch=False).meta.get(TABLES)
+    except StreamNotFound:
+        return {}
+    return decode(value) if value is not None else {}
 
 
 def _fold(events: dict[tuple[str, str], Event], event: Event) -> None:
@@ -246,27 +275,32 @@ async def _divide(targets: list[Path], rows: SystemRows, moved: Moved, workers: 
                 if path == registry.PATH:
                     events = {**events, **rows.events[registry.PART_PATH]}
                     meta = meta or rows.meta[registry.PART_PATH]
-                own = [e for e in events.values() if _is_at(path, e, index, moved, workers)]
+                own = [
+                    event
+                    for event in events.values()
+                    if _is_at(path, event, index, rows.tables, moved, workers)
+                ]
                 if own or (meta and path == subscriptions.PATH):
                     await _write(SystemStream(engine, target), own, meta)
         finally:
             await engine.stop()
 
 
-def _is_at(path: str, event: Event, index: int, moved: Moved, workers: int) -> bool:
+def _is_at(
+    path: str, event: Event, index: int, tables: dict[str, str], moved: Moved, workers: int
+) -> bool:
     """Whether a worker keeps a record."""
     if path == subscriptions.PATH:
         id = _subscription_id(event["type"], event["key"])
         return shard_of(f"__ds/subscriptions/{id}", workers) == index
-    value = event.get("value") or {}
-    table = value.get("table") or (event["key"] if path == recordings.PATH else None)
-    if table is None:
+    if event["type"] == registry.WAITING:
         return True  # a NURL that waits for a table, which may appear anywhere
-    return any(
-        moved.forks.get(each, shard_of(each, workers)) == index
-        for each in (table, table.rpartition("/")[0])
-        if each
-    )
+    streams = [event["key"]]
+    if event["type"] == registry.LISTENER:
+        table = event["value"]["table"]
+        found = tables.get(table)
+        streams = [found] if found else [stream for stream, _ in table_locations(table)]
+    return any(moved.forks.get(each, shard_of(each, workers)) == index for each in streams)
 
 
 def _subscription_id(kind: str, key: str) -> str:
