@@ -23,6 +23,8 @@ Rows = Sequence[Sequence[Any]]
 VERSION_MIN: Final = 140000
 """PostgreSQL 14: the first with `client_connection_check_interval`."""
 CONNECT_TIMEOUT_S: Final = 5.0
+HEAD_START_S: Final = 0.5
+"""So long one server is waited for alone before the next of the URL is tried beside it."""
 STATEMENT_TIMEOUT_S: Final = 10.0
 """After so long a connection counts as dead; a statement may wait for a standby as long."""
 
@@ -210,11 +212,17 @@ class Database:
                 "A node of a cluster needs asyncpg: pip install 'penstock-streams[cluster]'."
             ) from None
         try:
-            return await asyncpg.connect(
-                self._dsn,
-                timeout=CONNECT_TIMEOUT_S,
-                server_settings=_SERVER_SETTINGS,
-                target_session_attrs="read-write",
+            return await _first(
+                [
+                    partial(
+                        asyncpg.connect,
+                        dsn,
+                        timeout=CONNECT_TIMEOUT_S,
+                        server_settings=_SERVER_SETTINGS,
+                        target_session_attrs="read-write",
+                    )
+                    for dsn in _each_host(self._dsn)
+                ]
             )
         except asyncpg.InvalidPasswordError:
             raise ClusterRefused(
@@ -237,6 +245,8 @@ class Database:
                 "The URL of --cluster is not one of a database: "
                 "postgresql://user@host:port/database."
             ) from None
+        except asyncpg.TargetServerAttributeNotMatched:
+            raise OutcomeUnknown(f"{self.name} has no server that takes writes.") from None
         except (OSError, TimeoutError, asyncpg.PostgresError) as error:
             reason = type(error).__name__ if isinstance(error, OSError) else str(error)
             raise OutcomeUnknown(f"{self.name} cannot be reached ({reason}).") from None
@@ -255,6 +265,52 @@ class Database:
                 "what is acknowledged would be on one disk. Set up replication, or declare "
                 "--cluster-durability managed or single."
             )
+
+
+async def _first(openings: list[Callable[[], Awaitable[Any]]]) -> Any:
+    """Return the first connection that can be opened. Each server has a head start: one that
+    hangs must not hide those behind it in the URL."""
+    left, running, failures = list(openings), set[asyncio.Future[Any]](), list[BaseException]()
+    try:
+        while left or running:
+            if left:
+                running.add(asyncio.ensure_future(left.pop(0)()))
+            done, _ = await asyncio.wait(
+                running,
+                timeout=HEAD_START_S if left else None,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            for each in done:
+                running.remove(each)
+                error = each.exception()
+                if error is None:
+                    return each.result()
+                failures.append(error)
+    finally:
+        for each in running:
+            _drop(each)
+    # One that may come back counts for more than one that refuses.
+    raise next((each for each in failures if isinstance(each, OSError)), failures[-1])
+
+
+def _drop(opening: asyncio.Future[Any]) -> None:
+    """Give up a connection that is being opened, or is open already."""
+    is_open = opening.done() and not opening.cancelled() and opening.exception() is None
+    if is_open:
+        opening.result().terminate()
+    opening.cancel()
+
+
+def _each_host(dsn: str) -> list[str]:
+    """Return the URL of each server that a URL names, in its order."""
+    try:
+        parts = urlsplit(dsn)
+    except ValueError:
+        return [dsn]
+    user, at, hosts = parts.netloc.rpartition("@")
+    if "," not in hosts:
+        return [dsn]
+    return [parts._replace(netloc=f"{user}{at}{host}").geturl() for host in hosts.split(",")]
 
 
 def _shown(dsn: str) -> str:
