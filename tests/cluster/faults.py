@@ -144,7 +144,12 @@ class RandomFaults:
         self.proxied_dsn = trio.dsn
         for proxy, server in zip(self._proxies, trio.servers, strict=True):
             self.proxied_dsn = behind(proxy, self.proxied_dsn, server)
+        self._behind: list[Server] = []
         self.done: list[str] = []
+
+    def start_behind_proxies(self) -> None:
+        """Start a node that reaches PostgreSQL through proxies."""
+        self._behind += self._cluster.start(1, dsn=self.proxied_dsn)
 
     def next(self, work: Workload) -> None:
         """Let something fail and heal, while appends go on."""
@@ -170,8 +175,13 @@ class RandomFaults:
 
     def _restart(self, work: Workload) -> None:
         node = self._chance.choice(self._cluster.running)
-        dsn = self._chance.choice((None, self.proxied_dsn))
-        self._cluster.start(1, dsn=dsn)
+        is_behind = self._chance.choice((False, True))
+        # One has to reach PostgreSQL when all proxies are cut.
+        others = [each for each in self._cluster.running if each is not node]
+        if is_behind and not all(each in self._behind for each in others):
+            self.start_behind_proxies()
+        else:
+            self._cluster.start(1)
         assert node.terminate() == 0, node.stderr
         work.goes_on()
 

@@ -59,7 +59,7 @@ def _round(trio: Trio, chance: random.Random, number: int, done: list[str]) -> t
     with ExitStack() as stack:
         cluster = Cluster(stack, trio.dsn, *args)
         faults = RandomFaults(stack, trio, cluster, chance)
-        cluster.start(1, dsn=faults.proxied_dsn)
+        faults.start_behind_proxies()
         cluster.start(2)
         cluster.settle()
         prefix = f"round-{number}/"
