@@ -252,8 +252,22 @@ async def test_a_reader_is_told_to_be_up_to_date_only_while_that_is_known(client
     sink = await client.sse("a")
     await sink.until(lambda each: bool(each.frames))
     assert b'"upToDate"' not in b"".join(sink.frames)
-    # The end of a closed stream is the end, whoever owns it.
-    store.is_current = lambda: True
-    await client.post("a", stream_closed="true")
-    store.is_current = lambda: False
-    assert (await client.get("a")).headers["stream-up-to-date"] == "true"
+    nothing = await client.get("a", f"offset={first.offset}")
+    assert (nothing.status, nothing.headers["retry-after"]) == (503, "1")
+
+
+@with_app(long_poll_timeout_s=0.01)
+async def test_a_closed_stream_may_have_been_deleted_by_another_node(client: Client) -> None:
+    await client.put("a", b"[1]", content_type=JSON)
+    end = (await client.post("a", stream_closed="true")).offset
+
+    async def until_current(timeout_s: float) -> None:
+        raise ClusterUnavailable("away", Retry_After="1")
+
+    store = client.engine.store
+    store.is_current, store.until_current = lambda: False, until_current
+    for query in ("", "offset=now", f"offset={end}"):
+        answer = await client.get("a", query)
+        assert (answer.status, answer.headers["stream-closed"]) == (200, "true"), query
+        assert "stream-up-to-date" not in answer.headers, query
+    assert (await client.get("a", f"offset={end}&live=long-poll")).status == 503

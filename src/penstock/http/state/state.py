@@ -100,7 +100,7 @@ class State:
             NO_CACHE,
         ]
         if at == stream.tail:
-            if stream.closed or self._engine.is_current():
+            if self._engine.is_current():
                 headers.append(UP_TO_DATE)
             if stream.closed:
                 headers.extend(closed_headers(stream))

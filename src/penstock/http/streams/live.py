@@ -90,7 +90,7 @@ class Live:
             stream.closed or stream.is_gone or self._channels.draining
         ):
             await self._wait(self.polled(stream), request, self._settings.long_poll_timeout_s)
-        if stream.tail <= start and not stream.closed:
+        if stream.tail <= start:
             await self._until_current()
         self._check_after_wait(stream, start)
         cursor = self.first_cursor(client_cursor)
@@ -139,7 +139,7 @@ class Live:
             self._check_after_wait(stream, position)
             if isinstance(channel.encoder, FilteredEncoder):
                 position = channel.encoder.after_quiet(position)
-        if not (page.wire or position < stream.tail or stream.closed):
+        if not (page.wire or position < stream.tail):
             await self._until_current()
         cursor = self.first_cursor(client_cursor)
         if page.wire or position < stream.tail:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.errors import InvalidOffset, InvalidParameter
+from penstock.errors import ClusterUnavailable, InvalidOffset, InvalidParameter
 from penstock.http.bodies import SMALL_BYTES_MAX, LogBody, read_range, whole
 from penstock.http.compression import EncodedBody, encode
 from penstock.http.documents import document
@@ -254,6 +254,11 @@ class Reads:
         self, stream: Stream, start: int, end: int, request: Request, *, cursor: str | None = None
     ) -> Answer:
         """Return the range [start, end) as 200, or 304 for a client that has it already."""
+        if start == end == stream.tail and not stream.closed and not self._engine.is_current():
+            # The one thing that such an answer says is that there is no more.
+            raise ClusterUnavailable(
+                "This node does not know whether there is more. Try again.", Retry_After="1"
+            )
         tag = etag.make(
             generation_at(stream, end), start, end, stream.closed and end == stream.tail
         )
@@ -348,7 +353,7 @@ class Reads:
         headers: Headers = [(b"stream-next-offset", self._engine.token(stream, end).encode())]
         at_tail = end == stream.tail
         if at_tail:
-            if stream.closed or self._engine.is_current():
+            if self._engine.is_current():
                 headers.append(UP_TO_DATE)
             if stream.closed:
                 headers.append(CLOSED)
@@ -427,7 +432,7 @@ class Reads:
             (b"stream-next-offset", self._engine.token(stream, stream.tail).encode()),
             NO_STORE,
         ]
-        if stream.closed or self._engine.is_current():
+        if self._engine.is_current():
             headers.append(UP_TO_DATE)
         if stream.closed:
             headers.append(CLOSED)
