@@ -28,6 +28,16 @@ ROUNDS_TO_COMPARE = 9
 """With fewer rounds there is nothing to say about sizes: vacuum runs now and then."""
 SIZES = """SELECT relname, pg_total_relation_size(c.oid) FROM pg_class c
 JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = 'penstock' AND relkind = 'r'"""
+EVIDENCE = (
+    "SELECT * FROM penstock.node",
+    "SELECT * FROM penstock.shard",
+    "SELECT application_name, state, sync_state, sent_lsn, flush_lsn FROM pg_stat_replication",
+    """SELECT pid, backend_start, state, wait_event, clock_timestamp() - state_change,
+    pg_blocking_pids(pid), left(query, 80) FROM pg_stat_activity WHERE datname IS NOT NULL""",
+)
+"""What the primary is asked when appends do not go on."""
+REFUSALS = 30
+"""Last refusals that a failure shows."""
 
 
 def test_nothing_is_lost_in_an_hour_of_faults_and_tables_level_off() -> None:
@@ -69,13 +79,25 @@ def _round(trio: Trio, chance: random.Random, number: int, done: list[str]) -> t
         ):
             ends = time.monotonic() + ROUND_S
             while time.monotonic() < ends:
-                faults.next(work)
+                try:
+                    faults.next(work)
+                except AssertionError:
+                    log.error("%s", _evidence(trio, work, faults))
+                    raise
         done[:] = faults.done
         work.check()
         lives.check()
         for path in work.paths:
             work.delete(path)
         return work.total, lives.total, lives.returns
+
+
+def _evidence(trio: Trio, work: Workload, faults: RandomFaults) -> str:
+    """Return what is known of a cluster that does not go on."""
+    lines = [f"faults: {faults.done}", "refused:", *work.refused[-REFUSALS:]]
+    for statement in EVIDENCE:
+        lines += [statement, *trio.primary.query(statement)]
+    return "\n".join(lines)
 
 
 def _check_sizes(sizes: list[dict[str, int]]) -> None:
