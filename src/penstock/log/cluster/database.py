@@ -36,7 +36,8 @@ _SERVER_SETTINGS: Final = {
     "synchronous_commit": "on",
     "statement_timeout": "0",
     "lock_timeout": "0",
-    # A node that is frozen in a transaction must not keep others from claiming what it owns.
+    # A node that is frozen in a transaction must not keep others from claiming what it owns, or
+    # from writing the same rows. See `blockers` for what this does not end.
     "idle_in_transaction_session_timeout": "3000",
     "client_connection_check_interval": "2000",
     "tcp_keepalives_idle": "5",

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from penstock.config.settings import Settings
 from penstock.errors import ClusterRefused, ClusterUnavailable, NotOwner
 from penstock.log.cluster import schema, slots
+from penstock.log.cluster.blockers import ending_blockers
 from penstock.log.cluster.database import (
     Database,
     OutcomeUnknown,
@@ -370,7 +371,7 @@ class Holding:
         if not node.is_free(self.shard):
             return None
         view = node.views[self.shard]
-        async with self.sessions.use() as session:
+        async with self.sessions.use() as session, ending_blockers(session, node.open_session):
             claimed = await slots.claim(session, view.epoch, node.name, self.shard)
         if claimed is not None:
             self.was_released = view.node is None
