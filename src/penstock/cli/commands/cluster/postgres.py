@@ -14,6 +14,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -41,6 +42,9 @@ _SETTINGS: Final = {
     "wal_sender_timeout": "5s",
     "autovacuum_naptime": "5s",
     "log_min_messages": "fatal",
+    # One call for a write and its sync: commits of a few hundred bytes take three quarters of the
+    # time. It is the default elsewhere.
+    **({"wal_sync_method": "open_datasync"} if sys.platform == "linux" else {}),
 }
 
 
