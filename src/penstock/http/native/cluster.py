@@ -198,12 +198,19 @@ class ClusterNode:
                 continue
             hosted = self._shards.hosts.get(shard)
             if hosted is None:
-                if node.wants(shard) and node.is_free(shard) and not self._rests(shard):
+                if self._is_to_be_opened(shard):
                     self._opening.add(self._begin(shard, self._open(shard)))
             elif not hosted.is_owner:
                 self._begin(shard, self._close(hosted, timeout_s=0))
             elif self._is_anothers(shard):
                 self._begin(shard, self._close(hosted, timeout_s=HANDOVER_S))
+
+    def _is_to_be_opened(self, shard: int) -> bool:
+        """Whether a shard that is not here is to be: it is assigned to this node, or was left
+        behind when it was handed over, and is handed over again then."""
+        node = self.node
+        is_ours = node.wants(shard) or (node.has_left(shard) and not self._stopping.done())
+        return is_ours and node.is_free(shard) and not self._rests(shard)
 
     def _is_anothers(self, shard: int) -> bool:
         """Whether another node that lives is to have a shard. A node that does not see itself among

@@ -141,6 +141,8 @@ class Node:
         self.living_peers: list[str] = []
         """Where those nodes take what others forward."""
         self.holdings: dict[int, Holding] = {}
+        self.released: dict[int, int] = {}
+        """The shards that this node has released, with the epoch in which it owned them last."""
         self._session: Session | None = None
         self._watching: Session | None = None
         self._lease_until = 0.0
@@ -295,6 +297,14 @@ class Node:
             view.node == self.name or view.is_free(self._settings.cluster_takeover_s)
         )
 
+    def has_left(self, shard: int) -> bool:
+        """Whether a shard that is not here belongs to this node, as of the last look: it was to be
+        released, and that failed, or nobody knows whether it did. Nobody else can claim it."""
+        view = self.views.get(shard)
+        return (
+            view is not None and view.node == self.name and self.released.get(shard) != view.epoch
+        )
+
     def wants(self, shard: int) -> bool:
         """Whether a shard is assigned to this node, as of the last look."""
         return assigned(shard, self.living) == self.name
@@ -404,6 +414,7 @@ class Holding:
         with contextlib.suppress(OutcomeUnknown, Refused, ClusterRefused):
             async with self.sessions.use() as session:
                 await session.fetch(slots.RELEASE, self.shard, epoch)
+            self.node.released[self.shard] = epoch  # the last look may be older
 
     def forget(self) -> None:
         """The store of the shard has been closed."""
