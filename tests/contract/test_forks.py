@@ -106,6 +106,18 @@ async def test_seeking_goes_through_the_boundary(rig: Rig) -> None:
     assert await rig.store.seek_time(stream, created_us + 1) >= 700
 
 
+@on_stores()
+async def test_a_fork_is_sent_from_where_it_and_its_source_lie(rig: Rig) -> None:
+    numbers = [b"%05d" % n for n in range(200)]
+    stream = await fork(rig, "b", await rig.create("a", numbers[:100]), numbers[100:])
+    for _ in range(2):
+        data = await rig.store.read(stream, 0, stream.tail)
+        for start, end in ((0, stream.tail), (690, 710), (0, 700), (700, stream.tail), (3, 3)):
+            views = rig.store.views(stream, start, end)
+            assert views is None or b"".join(views) == data[start:end]
+        await rig.settle()
+
+
 @on_disk()
 async def test_forks_and_their_sources_survive(rig: Rig) -> None:
     source = await rig.create("a", [b"1", b"2"])

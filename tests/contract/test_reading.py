@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import accumulate
 
+import pytest
+
 from penstock.log.lineage import token
 from penstock.log.ranges import Ranges
 from penstock.log.stream import Stream
@@ -48,6 +50,25 @@ async def test_every_range_reads_the_bytes_that_were_appended(rig: Rig) -> None:
             if start <= end:
                 assert await rig.store.read(stream, start, end) == data[start:end]
                 assert rig.store.read_now(stream, start, end) in (data[start:end], None)
+                views = rig.store.views(stream, start, end)
+                assert views is None or b"".join(views) == data[start:end]
+
+
+@on_disk(open_files_max=60)
+async def test_what_was_read_once_is_sent_from_where_it_lies(rig: Rig) -> None:
+    stream, messages = await long_stream(rig)
+    assert rig.store.views(stream, 0, stream.tail) is None
+    data = await rig.store.read(stream, 0, stream.tail)
+    views = rig.store.views(stream, 0, stream.tail)
+    if rig.kind == "cold":
+        assert views is None
+        return
+    if views is None:
+        pytest.skip("this kernel does not tell what is in its page cache")
+    assert b"".join(views) == data == wire(messages)
+    assert len(views) > len(stream.segments)
+    await rig.delete(stream)
+    assert b"".join(views) == data
 
 
 @on_disk()

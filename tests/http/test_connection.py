@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import Counter
 from collections.abc import AsyncIterator
 from functools import partial
@@ -11,11 +12,13 @@ import pytest
 
 from penstock.errors import DiskFull, Overloaded
 from penstock.http.message import Later, RangeBody, Request, Response
+from penstock.http.native import unsent
 from penstock.http.native.connection import _TURN_REQUESTS
 from penstock.http.native.request_parser import CHUNKS_PER_CALL, SLICE_BYTES, RequestParser
 from penstock.http.native.response_encoder import ResponseEncoder, chunk
 from penstock.http.problems import problem
-from tests.http.wire import FakeApp, chunked, get, native, on_loop, post, until
+from tests.http import wire
+from tests.http.wire import Events, FakeApp, chunked, get, native, on_loop, post, until
 
 
 @on_loop
@@ -464,6 +467,62 @@ class Pieces(RangeBody):
 
     def close(self) -> None:
         self.closed += 1
+
+
+class Views(Pieces):
+    """A body whose bytes may be sent from where they lie, but not looked at."""
+
+    __slots__ = ()
+
+    def parts(self) -> list[bytes | memoryview] | None:
+        left = self.made - self.pieces_made
+        return [memoryview(self._make()) for _ in range(min(left, 3))] or None
+
+
+@on_loop
+async def test_bytes_are_sent_from_where_they_lie_unless_tls_would_look_at_them() -> None:
+    body, asked = Views(8), []
+    expected = b"".join(bytes([number]) * 65536 for number in range(1, 9))
+    parts = Views.parts
+
+    def noted(self: Views) -> list[bytes | memoryview] | None:
+        asked.append(self)
+        return parts(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Views, "parts", noted)
+        async with native() as server:
+            server.app.routes[b"/large"] = lambda _: Response(200, [], body)
+            assert (await server.ask(get("/large"))).body == expected
+    assert (len(asked) > 2) is (wire.tls is None)
+
+
+@on_loop
+async def test_the_kernel_may_hold_more_of_a_large_body_but_not_of_events(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held: list[int] = []
+
+    limit = unsent.limit
+
+    def noted(sock: socket.socket, size: int) -> None:
+        limit(sock, size)
+        held.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT))
+
+    async with native() as server:
+        monkeypatch.setattr(unsent, "limit", noted)
+        server.app.routes[b"/small"] = lambda _: Response(200, [], Pieces(2))
+        server.app.routes[b"/large"] = lambda _: Response(200, [], Pieces(8))
+        server.app.routes[b"/events"] = lambda _: Response(200, [], Events())
+        client = await server.connect()
+        await client.ask(get("/small"))
+        assert held == []
+        for _ in range(2):
+            await client.ask(get("/large"))
+        assert held == [unsent.BYTES_OF_LARGE]
+        await client.send(get("/events"))
+        await client.head()
+        assert held == [unsent.BYTES_OF_LARGE, unsent.BYTES]
 
 
 @pytest.mark.parametrize("lazy", [True, False])

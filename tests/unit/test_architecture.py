@@ -25,6 +25,7 @@ FILES = "log/disk/files.py"
 NOT_THE_STORE = {
     "log/disk/direct_batches.py",  # memory that the kernel writes from
     "log/disk/kernel_queue.py",  # the same, and an eventfd; `files` has opened what is written
+    "log/disk/page_cache.py",  # asks the kernel about files that `files` has opened
     "config/load.py",
     "access/jwks.py",  # reads the keys of JWTs
     "http/console/assets.py",  # reads the files of the console, once

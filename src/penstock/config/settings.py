@@ -311,7 +311,8 @@ class Settings:
         "Maximum bytes of stream data in memory that are not in segment files yet.",
     )
     open_files_max: int = _STORE.count(
-        limits.OPEN_FILES_MAX, "Maximum number of open segment files."
+        limits.OPEN_FILES_MAX,
+        "Maximum number of open segment files, three for each segment that is read.",
     )
     disk_reserve_bytes: int = _STORE.size(
         limits.DISK_RESERVE_BYTES,

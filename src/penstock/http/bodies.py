@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.log.stream import Stream
 
 PIECE_BYTES = 256 * 1024
-VIEWS_BYTES = 1024 * 1024  # the same for a piece that is in memory anyway, and not copied
+VIEWS_BYTES = 2 * 1024 * 1024  # the same for a piece that is in memory anyway, and not copied
 SMALL_BYTES_MAX = 64 * 1024  # bodies up to this size are whole bytes, read at once
 
 

@@ -101,8 +101,9 @@ class RangeBody:
         return None
 
     def parts(self) -> list[bytes | memoryview] | None:
-        """Return the next piece in parts that lie in memory; None if it has to be read, by `first`
-        or `pieces`, or there is none. Called before each piece."""
+        """Return the next piece in parts that lie in memory or in the page cache, for the kernel to
+        send and for nobody to look at; None if it has to be read, by `first` or `pieces`, or there
+        is none. Called before each piece, if at all."""
         return None
 
     def pieces(self) -> AsyncIterator[bytes]:

@@ -112,6 +112,14 @@ class MemoryStore:
             raise trimmed(stream)
         return stream.memory.read(start, end)
 
+    def views(self, stream: Stream, start: int, end: int) -> list[memoryview]:
+        views: list[memoryview] = []
+        for holder, first, last in spans(stream, start, end):
+            if first < holder.memory.start:
+                raise trimmed(holder)
+            views += holder.memory.views(first, last)
+        return views
+
     async def read(self, stream: Stream, start: int, end: int) -> bytes:
         return self.read_now(stream, start, end)
 

@@ -84,6 +84,10 @@ class Store(Protocol):
     def read_now(self, stream: Stream, start: int, end: int) -> bytes | None:
         """Return durable bytes, or None if they would have to be waited for."""
 
+    def views(self, stream: Stream, start: int, end: int) -> list[memoryview] | None:
+        """Return durable bytes where they lie, without a copy, for the kernel to send and for
+        nobody to look at; None if they have to be read."""
+
     async def read(self, stream: Stream, start: int, end: int) -> bytes: ...
 
     async def seek_ordinal(self, stream: Stream, ordinal: int) -> tuple[int, int]:

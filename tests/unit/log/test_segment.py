@@ -264,3 +264,40 @@ def test_a_large_append_is_counted_once_however_many_blocks_it_has(tmp_path: Pat
         ordinal = 100 + data[: block * BLOCK_BYTES].count(b"\n")
         assert reader.entry(7, info, block).ordinal == ordinal
     reader.close()
+
+
+def seen(bench: Bench, start: int, end: int) -> bytes | None:
+    view = bench.reader.view_now(7, bench.segments[0], start, end)
+    return None if view is None else bytes(view)
+
+
+def test_bytes_are_sent_from_where_they_lie_once_they_were_checked(bench: Bench) -> None:
+    bench.extend(lines(3 * BLOCK_BYTES // len(lines(1))))
+    info = bench.segments[0]
+    assert bench.reader.view_now(7, info, 0, info.length) is None
+    bench.read(0, BLOCK_BYTES)
+    if bench.reader.view_now(7, info, 1, 2) is None:
+        pytest.skip("this kernel does not tell what is in its page cache")
+    assert seen(bench, 5, BLOCK_BYTES) == bench.data[5:BLOCK_BYTES]
+    assert bench.reader.view_now(7, info, 5, BLOCK_BYTES + 1) is None
+    bench.read(0, info.length)
+    assert seen(bench, 0, info.length) == bench.data
+
+
+def test_a_last_block_that_has_grown_is_checked_again(bench: Bench) -> None:
+    bench.extend(lines(2))
+    bench.read(0, len(bench.data))
+    bench.extend(lines(1))
+    info = bench.segments[0]
+    assert bench.reader.view_now(7, info, 0, 1) is None
+    bench.read(0, info.length)
+    assert seen(bench, 0, info.length) in (None, bench.data)
+
+
+def test_damaged_bytes_are_never_sent_from_where_they_lie(bench: Bench) -> None:
+    bench.extend(lines(3 * BLOCK_BYTES // len(lines(1))))
+    bench.flip("data", BLOCK_BYTES + 3)
+    info = bench.segments[0]
+    with pytest.raises(Damaged):
+        bench.read(0, info.length)
+    assert bench.reader.view_now(7, info, BLOCK_BYTES, BLOCK_BYTES + 8) is None

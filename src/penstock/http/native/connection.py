@@ -18,6 +18,7 @@ from mypy_extensions import mypyc_attr
 from penstock.errors import Overloaded, PenstockError, RequestTimeout
 from penstock.http.exchange import REQUEST_ID, request_id
 from penstock.http.message import EventBody, Later, RangeBody, Response
+from penstock.http.native import unsent
 from penstock.http.native.connections import (
     REFUSED_MAX,
     REFUSED_PER_ADDRESS_MAX,
@@ -60,6 +61,7 @@ class Connection:
         "_eof",
         "_is_checked",
         "_keep_alive",
+        "_may_hold_more",
         "_parser",
         "_paused",
         "_phase",
@@ -98,6 +100,7 @@ class Connection:
         self._closing = False
         self._eof = False
         self._yielded = False  # goes on in the next turn of the event loop
+        self._may_hold_more = False  # the kernel, of a large body
         self._phase = 0  # which message and phase of it `deadline` belongs to
         self.deadline = inf
 
@@ -387,7 +390,7 @@ class Connection:
     def _respond_range(self, response: Response, body: RangeBody, after: bytes) -> None:
         assert self._current is not None
         try:
-            first: bytes | list[bytes | memoryview] | None = body.parts()
+            first: bytes | list[bytes | memoryview] | None = self.range_views(body)
             if first is None:
                 first = body.first()
         except Exception as error:  # noqa: BLE001 - becomes the response
@@ -408,23 +411,29 @@ class Connection:
 
     def range_head(self, response: Response, after: bytes, length: int) -> bool:
         """Write the head of a body that follows in pieces; False if its headers are unsafe."""
+        if length >= unsent.LARGE_BYTES and not self._may_hold_more and self._transport is not None:
+            self._may_hold_more = True
+            unsent.limit_of(self._transport, unsent.BYTES_OF_LARGE)
         framing = b"content-length: %d\r\n" % length
         head = self._table.encoder.head(response, after, framing)
         if head is not None:
             self._write(head)
         return head is not None
 
-    def range_piece(self, data: bytes) -> asyncio.Future[None] | None:
-        """Write a piece of a body; return what to wait for before the next."""
-        self._write_piece(data)
-        if not self._paused:
+    def range_views(self, body: RangeBody) -> list[bytes | memoryview] | None:
+        """Return the next piece of a body where it lies, if the kernel sends it from there: TLS
+        would look at each byte first."""
+        transport = self._transport
+        if transport is None or transport.get_extra_info("ssl_object") is not None:
             return None
-        self._drained = self._table.loop.create_future()
-        return self._drained
+        return body.parts()
 
-    def range_parts(self, parts: list[bytes | memoryview]) -> asyncio.Future[None] | None:
-        """Write a piece of a body that is in parts; return what to wait for before the next."""
-        self._write_parts(parts)
+    def range_piece(self, piece: bytes | list[bytes | memoryview]) -> asyncio.Future[None] | None:
+        """Write a piece of a body; return what to wait for before the next."""
+        if isinstance(piece, bytes):
+            self._write(piece)
+        else:
+            self._write_parts(piece)
         if not self._paused:
             return None
         self._drained = self._table.loop.create_future()
@@ -457,9 +466,6 @@ class Connection:
         if self._transport is not None:
             self._transport.write(data)
 
-    def _write_piece(self, data: bytes) -> None:
-        self._write(data)
-
     def _write_parts(self, parts: list[bytes | memoryview]) -> None:
         if self._transport is not None:
             # Nothing is copied, so the next piece may wait in the transport before the last one has
@@ -483,6 +489,8 @@ class Connection:
             return
         transport = self._transport
         assert transport is not None
+        if self._may_hold_more:
+            unsent.limit_of(transport, unsent.BYTES)
         self._set_reading(True)
         self._current = None
         self._release()

@@ -13,6 +13,7 @@ from mypy_extensions import mypyc_attr
 from penstock.http.exchange import Exchange
 from penstock.http.message import EventBody, Response
 from penstock.http.native.connection import Connection
+from penstock.http.native.range_sending import size_of
 from penstock.http.native.sse_connection import EventConnection
 
 if TYPE_CHECKING:
@@ -58,15 +59,11 @@ class NotedConnection(Connection):
             self._exchange.sent = 0
         super().range_begins()
 
-    def _write_piece(self, data: bytes) -> None:
-        super()._write_piece(data)
+    def range_piece(self, piece: bytes | list[bytes | memoryview]) -> asyncio.Future[None] | None:
+        drained = super().range_piece(piece)
         if self._exchange is not None:
-            self._exchange.sent += len(data)
-
-    def _write_parts(self, parts: list[bytes | memoryview]) -> None:
-        super()._write_parts(parts)
-        if self._exchange is not None:
-            self._exchange.sent += sum([len(part) for part in parts])
+            self._exchange.sent += size_of(piece)
+        return drained
 
     def _finish_response(self) -> None:
         self._end()

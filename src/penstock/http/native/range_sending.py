@@ -37,18 +37,14 @@ async def send_range(
             failure = unsafe_headers()
         else:
             while piece:
-                if isinstance(piece, bytes):
-                    sent += len(piece)
-                    drained = connection.range_piece(piece)
-                else:
-                    sent += sum(map(len, piece))
-                    drained = connection.range_parts(piece)
+                sent += size_of(piece)
+                drained = connection.range_piece(piece)
                 if drained is not None:
                     try:
                         await drained
                     finally:
                         connection.range_drained()
-                parts = body.parts()
+                parts = connection.range_views(body)
                 piece = await anext(pieces, b"") if parts is None else parts
     except Exception as error:  # noqa: BLE001 - becomes the response
         failure = error_response(error, request)
@@ -57,3 +53,8 @@ async def send_range(
         if hasattr(pieces, "aclose"):
             await pieces.aclose()
     connection.range_ends(sent, body.length, failure)
+
+
+def size_of(piece: bytes | list[bytes | memoryview]) -> int:
+    """Return how many bytes a piece has."""
+    return len(piece) if isinstance(piece, bytes) else sum(map(len, piece))

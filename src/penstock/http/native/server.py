@@ -21,6 +21,7 @@ from penstock.config.settings import secrets_of
 from penstock.http.exposure import check_exposure
 from penstock.http.log_format import configure
 from penstock.http.message import Application
+from penstock.http.native import unsent
 from penstock.http.native.connections import ConnectionTable
 from penstock.http.native.descriptors import DescriptorWatch
 from penstock.http.native.noted_connection import connection_class
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.http")
 
 BACKLOG = 4096
-# How many bytes the kernel may buffer for a client beyond what is in flight.
-UNSENT_BYTES = 256 * 1024
 # OPEN_MAX of macOS: the limit that a process may always set.
 OPEN_FILES_MACOS = 10_240
 
@@ -152,9 +151,7 @@ def listen(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         # Accepted sockets inherit it: an idle reader whose machine has gone is noticed.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        # Inherited as well: without it the kernel buffers megabytes for a stalled reader.
-        if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # Windows has no such option
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        unsent.limit(sock, unsent.BYTES)  # inherited as well
         sock.bind((host, port))
         sock.setblocking(False)
         undo.pop_all()

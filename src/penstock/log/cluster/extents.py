@@ -258,6 +258,11 @@ class ExtentReader:
     ) -> bytes | None:
         return self._cache.read_now(stream_id, info, start, end)
 
+    def view_now(
+        self, stream_id: int, info: SegmentInfo, start: int, end: int
+    ) -> memoryview | None:
+        return self._cache.view_now(stream_id, info, start, end)
+
     def is_cold(self, stream_id: int, info: SegmentInfo) -> bool:
         return True
 

@@ -16,11 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import islice
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock import file_sync
 from penstock.errors import StoreError, StoreLocked
+from penstock.log.disk import page_cache
 
 if TYPE_CHECKING:
     from penstock.log.disk.direct_batches import WriteQueue
@@ -43,11 +45,12 @@ def is_disk_full(error: OSError) -> bool:
 class File:
     """One open file, addressed by position."""
 
-    __slots__ = ("_fd", "path")
+    __slots__ = ("_fd", "_map", "path")
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
         self._fd = fd
+        self._map: mmap | None = None
 
     def write_at(self, position: int, parts: Sequence[bytes | bytearray | memoryview]) -> None:
         """Write all of `parts` in order; a short write is continued until the system fails it."""
@@ -91,6 +94,23 @@ class File:
             raise
         return bytes(buffer) if size == length else None
 
+    def view_cached(self, position: int, length: int) -> memoryview | None:
+        """Return bytes where the page cache has them, without a copy, if all of them are there and
+        the system can tell.
+
+        For the kernel alone, which may be told to send them: a process that looks at such bytes
+        ends if the disk fails. Bytes that are just being read, or leave the page cache before they
+        are sent, are waited for.
+        """
+        if not page_cache.has(self._fd, position, length):
+            return None
+        if self._map is None or len(self._map) < position + length:
+            self._map = None
+            if self.size() < position + length:
+                return None
+            self._map = mmap(self._fd, 0, access=ACCESS_READ)
+        return memoryview(self._map)[position : position + length]
+
     def sync_data(self) -> None:
         file_sync.sync_data(self._fd)
 
@@ -104,6 +124,7 @@ class File:
         return os.fstat(self._fd).st_size
 
     def close(self) -> None:
+        self._map = None  # it goes with the last view of it
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

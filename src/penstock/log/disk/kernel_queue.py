@@ -1,8 +1,7 @@
 """The kernel's own queue of writes (Linux AIO): a write that is done, synced included, while the
 event loop goes on, without a thread that would have to share the interpreter with it.
 
-The system calls are made by number through `ctypes`, because the C library has no functions for
-them. It knows nothing of what the bytes mean.
+It knows nothing of what the bytes mean.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from typing import NamedTuple
 from penstock import limits
 from penstock.log.disk.direct_batches import WriteQueue
 from penstock.log.disk.files import File, Files
+from penstock.log.disk.system_call import SystemCall, system_call
 
 BUFFER_BYTES = limits.MIB
 """The largest write of the queue. What is larger takes the way through the page cache."""
@@ -50,9 +50,8 @@ class KernelQueue:
         if not is_known or numbers is None:
             raise OSError("there is no queue of writes on this system")
         self._numbers = numbers
-        # One keeps the interpreter lock: these calls do not wait. The other waits.
-        self._call = _system_call(ctypes.PyDLL(None, use_errno=True))
-        self._waiting_call = _system_call(ctypes.CDLL(None, use_errno=True))
+        self._call = system_call(waits=False)
+        self._waiting_call = system_call(waits=True)
         self._context = self._set_up()
         self.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.buffer = mmap.mmap(-1, buffer_bytes)
@@ -101,7 +100,7 @@ class KernelQueue:
         os.close(self.descriptor)
         self.descriptor = -1
 
-    def _get_event(self, call: ctypes._NamedFuncPointer, *, least: int) -> int | None:
+    def _get_event(self, call: SystemCall, *, least: int) -> int | None:
         count: int = call(self._numbers.get_events, self._context, least, 1, self._event_address, 0)
         if count != 1:
             return None
@@ -112,13 +111,6 @@ class KernelQueue:
         if result < 0:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
-
-
-def _system_call(library: ctypes.CDLL) -> ctypes._NamedFuncPointer:
-    call = library.syscall
-    call.argtypes = [ctypes.c_long] * 6
-    call.restype = ctypes.c_long
-    return call
 
 
 class QueueFiles(Files):

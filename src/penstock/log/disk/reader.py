@@ -27,6 +27,10 @@ class Segments(Protocol):
         self, stream_id: int, info: SegmentInfo, start: int, end: int, *, wait: bool
     ) -> bytes | None: ...
 
+    def view_now(
+        self, stream_id: int, info: SegmentInfo, start: int, end: int
+    ) -> memoryview | None: ...
+
     def is_cold(self, stream_id: int, info: SegmentInfo) -> bool: ...
 
     def warm(self, stream_id: int, info: SegmentInfo, start: int, end: int) -> None: ...
@@ -44,6 +48,33 @@ class StreamReader:
     def read_now(self, stream: Stream, start: int, end: int) -> bytes | None:
         """Return the bytes, or None if the disk would have to be waited for."""
         return self._read(stream, start, end, wait=False)
+
+    def views(self, stream: Stream, start: int, end: int) -> list[memoryview] | None:
+        """Return bytes where they lie, to be sent only; None if some have to be read, or cannot
+        be."""
+        if start >= stream.memory.start and start >= stream.own_start:
+            return stream.memory.views(start, end)
+        views: list[memoryview] = []
+        for holder, first, last in spans(stream, start, end):
+            position = first
+            while position < min(last, holder.memory.start):
+                view = self._view_part(holder, position, last)
+                if view is None:
+                    return None
+                views.append(view)
+                position += len(view)
+            if position < last:
+                views += holder.memory.views(position, last)
+        return views
+
+    def _view_part(self, stream: Stream, start: int, end: int) -> memoryview | None:
+        """Return bytes from `start` on, those of one segment, where they lie."""
+        try:
+            info = self._segment_at(stream, start)
+            low, high = start - info.base, min(end, info.end) - info.base
+            return self._segments.view_now(stream.id, info, low, high)
+        except PenstockError:
+            return None  # to read them says why
 
     async def read(self, stream: Stream, start: int, end: int) -> bytes:
         data = self._read(stream, start, end, wait=False)

@@ -290,7 +290,7 @@ class SegmentReader:
     def __init__(self, files: Files, folder: SegmentFolder, *, open_files_max: int) -> None:
         self._files = files
         self._folder = folder
-        self._open_max = max(1, open_files_max // 2)
+        self._open_max = max(1, open_files_max // 3)  # the bytes, their mapping, the index
         self._open: OrderedDict[tuple[int, int], _OpenSegment] = OrderedDict()
 
     def read(
@@ -315,6 +315,19 @@ class SegmentReader:
                 piece = data[(block - first) * BLOCK_BYTES : (block - first + 1) * BLOCK_BYTES]
                 self._check(segment, stream_id, info, block, piece)
         return data[start - begin : end - begin]
+
+    def view_now(
+        self, stream_id: int, info: SegmentInfo, start: int, end: int
+    ) -> memoryview | None:
+        """Return bytes that were checked before where the page cache has them, to be sent only;
+        None if they have to be read."""
+        segment = self._segment(stream_id, info)
+        if segment.data is None:
+            return None
+        blocks = range(start // BLOCK_BYTES, (end - 1) // BLOCK_BYTES + 1)
+        if not all(_is_checked(segment, info, block) for block in blocks):
+            return None
+        return segment.data.view_cached(start, end - start)
 
     def is_cold(self, stream_id: int, info: SegmentInfo) -> bool:
         return self._segment(stream_id, info).data is None

@@ -410,6 +410,9 @@ class DiskStore:
     def read_now(self, stream: Stream, start: int, end: int) -> bytes | None:
         return self._reader.read_now(stream, start, end)
 
+    def views(self, stream: Stream, start: int, end: int) -> list[memoryview] | None:
+        return self._reader.views(stream, start, end)
+
     async def read(self, stream: Stream, start: int, end: int) -> bytes:
         return await self._reader.read(stream, start, end)
 
