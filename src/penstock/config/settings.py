@@ -311,8 +311,7 @@ class Settings:
         "Maximum bytes of stream data in memory that are not in segment files yet.",
     )
     open_files_max: int = _STORE.count(
-        limits.OPEN_FILES_MAX,
-        "Maximum number of open segment files, three for each segment that is read.",
+        limits.OPEN_FILES_MAX, "Maximum number of open segment files."
     )
     disk_reserve_bytes: int = _STORE.size(
         limits.DISK_RESERVE_BYTES,

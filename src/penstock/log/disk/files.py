@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import islice
-from mmap import ACCESS_READ, mmap
+from mmap import ACCESS_READ, ALLOCATIONGRANULARITY, mmap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,12 +45,11 @@ def is_disk_full(error: OSError) -> bool:
 class File:
     """One open file, addressed by position."""
 
-    __slots__ = ("_fd", "_map", "path")
+    __slots__ = ("_fd", "path")
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
         self._fd = fd
-        self._map: mmap | None = None
 
     def write_at(self, position: int, parts: Sequence[bytes | bytearray | memoryview]) -> None:
         """Write all of `parts` in order; a short write is continued until the system fails it."""
@@ -104,12 +103,15 @@ class File:
         """
         if not page_cache.has(self._fd, position, length):
             return None
-        if self._map is None or len(self._map) < position + length:
-            self._map = None
-            if self.size() < position + length:
-                return None
-            self._map = mmap(self._fd, 0, access=ACCESS_READ)
-        return memoryview(self._map)[position : position + length]
+        skipped = position % ALLOCATIONGRANULARITY
+        try:
+            # Only what is about to be sent: a whole file would count as memory of this process.
+            mapping = mmap(
+                self._fd, skipped + length, access=ACCESS_READ, offset=position - skipped
+            )
+        except (OSError, ValueError):
+            return None  # no descriptor is left, which it has of its own, or the file is too short
+        return memoryview(mapping)[skipped:]
 
     def sync_data(self) -> None:
         file_sync.sync_data(self._fd)
@@ -124,7 +126,6 @@ class File:
         return os.fstat(self._fd).st_size
 
     def close(self) -> None:
-        self._map = None  # it goes with the last view of it
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

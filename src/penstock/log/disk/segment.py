@@ -290,7 +290,7 @@ class SegmentReader:
     def __init__(self, files: Files, folder: SegmentFolder, *, open_files_max: int) -> None:
         self._files = files
         self._folder = folder
-        self._open_max = max(1, open_files_max // 3)  # the bytes, their mapping, the index
+        self._open_max = max(1, open_files_max // 2)
         self._open: OrderedDict[tuple[int, int], _OpenSegment] = OrderedDict()
 
     def read(
