@@ -209,8 +209,6 @@ class RandomFaults:
         work.goes_on()
 
     def _cut_from_nodes(self, work: Workload) -> None:
-        # A shard that changes hands needs the owner of the first one: see docs/cluster.md.
-        self._cluster.spread()
         names = [name for name, node in self._cluster.names.items() if node.running]
         with before(self._trio.primary, self._trio.dsn, self._chance.choice(names)) as proxy:
             NETWORK[self._chance.choice([*NETWORK])](proxy)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+import httpx
+
 from penstock.log.cluster.node import assigned
+from penstock.protocol.shards import shard_of
+from tests.cluster.faults import before
 from tests.cluster.workload import Cluster, until
 from tests.helpers.postgres import ON_POSTGRES, shared
 
@@ -44,3 +48,45 @@ def test_a_shard_whose_release_failed_is_handed_over_later() -> None:
         shared().query("ALTER TABLE penstock.shard DROP CONSTRAINT owned", name)
         until(lambda: owned("node-1").keys() == moving, "it is handed over")
         cluster.spread()
+
+
+def test_a_node_that_cannot_reach_the_first_shard_leaves_others_to_those_that_can() -> None:
+    """Shards learn from the first one who may do what, before they answer anybody."""
+    dsn = shared().fresh_database()
+    with ExitStack() as stack:
+        cluster = Cluster(stack, dsn, "--cluster-durability", "single", shards=SHARDS)
+        cluster.start(2)
+        cluster.spread()
+        (first,) = (each["owner"] for each in cluster.shard_rows() if each["shard"] == 0)
+        names = [*cluster.names, "node-2"]
+        moving = [shard for shard in range(SHARDS) if assigned(shard, names) == "node-2"]
+        assert moving
+        assert 0 not in moving
+        with before(shared(), dsn, first) as proxy:
+            proxy.cut()
+            cluster.add()
+            until(lambda: _leaving(cluster) == ["node-2"], "it has noticed")
+            until(
+                lambda: all(_is_served(cluster, shard) for shard in moving),
+                "the others serve what they had",
+            )
+            proxy.heal()
+            cluster.spread()
+        assert _leaving(cluster) == []
+
+
+def _leaving(cluster: Cluster) -> list[str]:
+    return [each["name"] for each in cluster.status()["nodes"] if each["leaving"]]
+
+
+def _is_served(cluster: Cluster, shard: int) -> bool:
+    """Whether a stream of a shard can be created at the node that owns it."""
+    path = next(name for name in map(str, range(1000)) if shard_of(name, SHARDS) == shard)
+    owner = cluster.names.get(cluster.shard_rows()[shard]["owner"] or "")
+    if owner is None:
+        return False
+    try:
+        answer = cluster.client.put(f"{owner.url}/v1/stream/{path}", timeout=1.0)
+    except httpx.TimeoutException:
+        return False  # a request waits while its shard changes hands
+    return answer.status_code in (200, 201)

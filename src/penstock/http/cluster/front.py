@@ -26,6 +26,8 @@ ANY: Final = ""
 """The name of a peer that may answer by any of its shards."""
 POKE: Final = "look"
 """The name of a peer that is only told to look at the shards: one of them was released."""
+POKE_S: Final = 1.0
+"""How long a node may take to answer that it was told."""
 
 
 class Front:
@@ -57,12 +59,18 @@ class Front:
 
     async def poke(self) -> None:
         """Tell all nodes that live to look at the shards. Those that miss it look soon anyway."""
-        pokes = [
-            self.forwarder.ask(Peer(POKE, address), "POST", b"/")
-            for address in map(parse_address, self._node.living_peers)
-            if address not in (NOWHERE, parse_address(self._node.peer))
-        ]
-        await asyncio.gather(*pokes, return_exceptions=True)
+        own = parse_address(self._node.peer)
+        others = {parse_address(peer) for peer in self._node.living_peers} - {NOWHERE, own}
+        await asyncio.gather(*(self.reaches(address) for address in others))
+
+    async def reaches(self, address: Address) -> bool:
+        """Tell a node to look at the shards; return whether it has answered."""
+        try:
+            async with asyncio.timeout(POKE_S):
+                await self.forwarder.ask(Peer(POKE, address), "POST", b"/")
+        except (PenstockError, TimeoutError):
+            return False
+        return True
 
     async def _send(self, request: Request) -> Response:
         shard = shard_of_request(request.path, self._node.about.shards) or 0

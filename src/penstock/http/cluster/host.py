@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from penstock.log.cluster.connections import Connections
     from penstock.log.cluster.node import Node
 
+HANDOVER_S: Final = 10.0
+"""How long a shard may take to finish what it has begun when another node is to have it."""
 UNDER_WAY_S: Final = 1.0
 """How long answers under way are waited for before a shard is closed."""
 
@@ -105,13 +107,14 @@ class ShardHost:
         return True
 
     async def join(self) -> None:
-        """Learn what other shards store, and wait for those that have to say it."""
+        """Learn what other shards store, and wait for those that have to say it. If that fails, or
+        is given up, the shard is released."""
         try:
             if self.part is not None:
                 await self.part.join()
             check_exposure(self._settings, self.app.access)
         except BaseException:
-            await self.close(timeout_s=0)
+            await self.close(timeout_s=HANDOVER_S)
             raise
 
     @property

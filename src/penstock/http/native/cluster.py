@@ -18,10 +18,10 @@ from penstock.errors import ClusterRefused, ClusterUnavailable, Damaged, NotOwne
 from penstock.http.access_log import OFF, AccessLog
 from penstock.http.cluster.door import Door
 from penstock.http.cluster.filling import Filler
-from penstock.http.cluster.front import Front
-from penstock.http.cluster.host import ShardHost
+from penstock.http.cluster.front import POKE_S, Front
+from penstock.http.cluster.host import HANDOVER_S, ShardHost
 from penstock.http.cluster.node_app import NodeApp
-from penstock.http.cluster.owners import parse_address
+from penstock.http.cluster.owners import address_of, parse_address
 from penstock.http.cluster.relays import Relays
 from penstock.http.cluster.shards import LocalShards
 from penstock.http.exchange import exchanges_for
@@ -47,8 +47,9 @@ log = logging.getLogger("penstock.http")
 
 HANDOVERS: Final = 4
 """Shards that are opened or handed over at a time."""
-HANDOVER_S: Final = 10.0
-"""How long a shard may take to finish what it has begun when another node is to have it."""
+POKES: Final = 3
+"""Pokes in a row that the node with the first shard leaves without an answer, before it counts as
+out of reach."""
 REST_S: Final = 5.0
 """When a shard that cannot be opened is tried again."""
 _ANY_HOST: Final = frozenset(("", "0.0.0.0", "::"))  # noqa: S104 - what is refused
@@ -72,6 +73,7 @@ class ClusterNode:
         self._opening: set[asyncio.Task[None]] = set()
         self._starting: set[ShardHost] = set()
         self._resting: dict[int, float] = {}
+        self._coming_back: asyncio.Task[None] | None = None
         self._room = asyncio.Semaphore(HANDOVERS)
         self._look_now = asyncio.Event()
         self._failed: asyncio.Future[None] = stopping.get_loop().create_future()
@@ -107,6 +109,8 @@ class ClusterNode:
                 await asyncio.wait(
                     (self._stopping, self._failed), return_when=asyncio.FIRST_COMPLETED
                 )
+                if self._coming_back is not None:
+                    self._coming_back.cancel()
                 await self._retire()
             finally:
                 managing.cancel()
@@ -260,7 +264,7 @@ class ClusterNode:
                     return
             self._shards.add_private(host)
             # Without the room: the shard that it waits for may have to be opened here.
-            await host.join()
+            await self._join(host)
         except BaseException as error:
             self._shards.remove(host)
             if not self._passes(shard, error):
@@ -276,6 +280,51 @@ class ClusterNode:
             table = self._server.table
             table.answered = host.app.traffic.routes.answered
             host.app.traffic.connections = table.count
+
+    async def _join(self, host: ShardHost) -> None:
+        """Let a shard learn what the first one stores; ClusterUnavailable if the node that has that
+        one does not answer: a node that reaches it has to have the shard."""
+        joining = asyncio.ensure_future(host.join())
+        missed = 0
+        try:
+            while missed < POKES and not joining.done():
+                await asyncio.wait((joining,), timeout=0 if missed else POKE_S)
+                if not joining.done():
+                    missed = 0 if await self._reaches_first() else missed + 1
+            if not joining.done():
+                await self._withdraw()
+        finally:
+            joining.cancel()
+            await asyncio.wait((joining,))
+        if joining.cancelled():
+            raise ClusterUnavailable("The node that has shard 0 cannot be reached from this one.")
+        joining.result()
+
+    async def _reaches_first(self) -> bool:
+        """Whether nothing lies between this node and the first shard."""
+        node = self.node
+        view = node.views.get(0)
+        if (
+            view is None
+            or view.node == node.name
+            or view.is_free(self._settings.cluster_takeover_s)
+        ):
+            return True  # it is here, or about to be taken over
+        return await self._front.reaches(address_of(node, 0))
+
+    async def _withdraw(self) -> None:
+        """Leave shards to nodes that can open them, for as long as this one cannot."""
+        log.warning("Shards are left to other nodes: the one with shard 0 cannot be reached.")
+        await self.node.retire()
+        if self._coming_back is None or self._coming_back.done():
+            self._coming_back = asyncio.create_task(self._come_back())
+
+    async def _come_back(self) -> None:
+        while True:
+            await asyncio.sleep(POKE_S)
+            if await self._reaches_first() and await self.node.retire(leaving=False):
+                log.info("The node with shard 0 can be reached again.")
+                return
 
     def _passes(self, shard: int, error: BaseException) -> bool:
         """Whether a shard that could not be opened is tried again."""

@@ -46,8 +46,7 @@ backend_start = {_MY_START}, primary_start = pg_postmaster_start_time()
 WHERE name = $1 AND incarnation = $2
 RETURNING (SELECT array_agg(array[shard.shard, shard.epoch]) FROM penstock.shard
   WHERE shard.node = $1)"""
-LEAVE: Final = """UPDATE penstock.node SET leaving = true WHERE name = $1 AND incarnation = $2
-RETURNING name"""
+LEAVE: Final = "UPDATE penstock.node SET leaving = $3 WHERE name = $1 AND incarnation = $2"
 FORGET: Final = """DELETE FROM penstock.node WHERE (name = $1 AND incarnation = $2)
 OR beat < now() - interval '1 day'"""
 _SEEN: Final = """node.url, extract(epoch FROM clock_timestamp() - node.beat)::float8,
@@ -179,14 +178,18 @@ class Node:
         except OutcomeUnknown as error:
             raise ClusterRefused(f"{error} Check the URL of --cluster, and PostgreSQL.") from None
 
-    async def retire(self) -> None:
-        """Let other nodes have what this one owns, as soon as it releases it."""
-        with contextlib.suppress(OutcomeUnknown, Refused, ClusterRefused):
+    async def retire(self, *, leaving: bool = True) -> bool:
+        """Let other nodes have what this one owns, as soon as it releases it; or be one of those
+        that shards are assigned to again. Return whether PostgreSQL has taken it."""
+        try:
             session = await self.open_session()
             try:
-                await session.fetch(LEAVE, self.name, self._incarnation)
+                await session.fetch(LEAVE, self.name, self._incarnation, leaving)
             finally:
                 session.abort()
+        except (OutcomeUnknown, Refused, ClusterRefused):
+            return False
+        return True
 
     async def leave(self) -> None:
         if self._beating is not None:
