@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,9 @@ from penstock.cli.commands.cluster.postgres import DATABASE, postgres_folder, pr
 INSTALLED = Path(".venv/cluster").absolute()
 if INSTALLED.exists() and str(INSTALLED) not in sys.path:
     sys.path.append(str(INSTALLED))
+
+END_S = 10.0
+"""How long a standby may take to notice that its primary has ended."""
 
 _numbers = itertools.count()
 needs_postgres = pytest.mark.skipif(
@@ -116,6 +120,12 @@ class Trio(postgres.Trio[Postgres]):
 
 
 def _received(server: Postgres) -> int:
+    """Return how much a standby has received, when it has read all that the lost primary has sent:
+    what lies in its socket may be acknowledged by it before it notices the end."""
+    deadline = time.monotonic() + END_S
+    while server.query("SELECT pid FROM pg_stat_wal_receiver WHERE status = 'streaming'"):
+        assert time.monotonic() < deadline, "a standby still hears of the lost primary"
+        time.sleep(0.02)  # PostgreSQL does not tell
     return int(server.query("SELECT pg_last_wal_receive_lsn() - '0/0'::pg_lsn")[0])
 
 
