@@ -53,6 +53,11 @@ class File:
 
     def write_at(self, position: int, parts: Sequence[bytes | bytearray | memoryview]) -> None:
         """Write all of `parts` in order; a short write is continued until the system fails it."""
+        if len(parts) == 1:  # as a lone writer waits for it
+            written = self._pwritev([memoryview(parts[0])], position)
+            if written == len(parts[0]):
+                return
+            parts, position = [memoryview(parts[0])[written:]], position + written
         remaining = deque([memoryview(part) for part in parts])
         while remaining:
             written = self._pwritev(list(islice(remaining, PARTS_MAX)), position)
