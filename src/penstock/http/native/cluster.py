@@ -284,13 +284,16 @@ class ClusterNode:
     async def _join(self, host: ShardHost) -> None:
         """Let a shard learn what the first one stores; ClusterUnavailable if the node that has that
         one does not answer: a node that reaches it has to have the shard."""
+        loop = asyncio.get_running_loop()
         joining = asyncio.ensure_future(host.join())
-        missed = 0
+        missed, wait_s = 0, POKE_S
         try:
             while missed < POKES and not joining.done():
-                await asyncio.wait((joining,), timeout=0 if missed else POKE_S)
+                await asyncio.wait((joining,), timeout=wait_s)
+                began_s = loop.time()
                 if not joining.done():
                     missed = 0 if await self._reaches_first() else missed + 1
+                wait_s = max(began_s + POKE_S - loop.time(), 0.0)
             if not joining.done():
                 await self._withdraw()
         finally:
