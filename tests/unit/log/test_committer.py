@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import selectors
 import threading
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from penstock.errors import DiskFull, PenstockError, StoreReadOnly
+from penstock.log.disk import committer
 from penstock.log.disk.committer import ALONE_BATCHES, Committed, Committer
 from penstock.log.disk.journal import JournalBroken
 
@@ -322,6 +326,42 @@ async def test_a_slow_disk_sends_a_lone_writer_back_to_the_thread(bench: Bench) 
     assert [thread is here for thread in bench.gate.threads[ALONE_BATCHES:]] == [True, False, False]
 
 
+def test_a_disk_that_stays_slow_is_tried_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(committer, "SLOW_BATCHES", 2)
+    monkeypatch.setattr(committer, "SLOW_BATCHES_MAX", 4)
+
+    @with_bench(in_place_s_max=60.0)
+    async def run(bench: Bench) -> None:
+        written = 0
+
+        async def batches_until_in_place(in_place_s_max: float) -> int:
+            """Return how many batches the thread writes before the next one in place."""
+            nonlocal written
+            before = written
+            bench.committer._in_place_s_max = 60.0
+            while bench.committer._alone < ALONE_BATCHES:
+                await one()
+            bench.committer._in_place_s_max = in_place_s_max
+            await one()
+            assert bench.gate.threads[-1] is threading.current_thread()
+            return written - 1 - before
+
+        async def one() -> None:
+            nonlocal written
+            bench.gate.open.release()
+            bench.submit(b"alone")
+            written += 1
+            await bench.until_told(written)
+
+        slow, quick = -1.0, 60.0
+        counts = [await batches_until_in_place(each) for each in (slow, slow, slow, slow, quick)]
+        assert [count - ALONE_BATCHES for count in counts] == [0, 2, 4, 4, 4]
+        counts = [await batches_until_in_place(each) for each in (quick, slow, slow)]
+        assert counts == [0, 0, ALONE_BATCHES + 2]
+
+    run()
+
+
 @with_bench(in_place_s_max=60.0)
 async def test_a_failure_in_place_takes_what_is_queued_along(bench: Bench) -> None:
     await alone(bench)
@@ -335,6 +375,52 @@ async def test_a_failure_in_place_takes_what_is_queued_along(bench: Bench) -> No
     bench.submit(b"again")
     await bench.until_told(ALONE_BATCHES + 2)
     assert bench.gate.batches[-1] == (100 + ALONE_BATCHES, [b"again"])
+
+
+class Sleeps(selectors.DefaultSelector):
+    """Counts how often the event loop has gone to sleep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.count += timeout is None or timeout > 0
+        return super().select(timeout)
+
+
+@pytest.mark.parametrize(("awake_s", "is_awake"), [(60.0, True), (0.0, False)])
+def test_a_lone_writer_finds_the_event_loop_awake(
+    monkeypatch: pytest.MonkeyPatch, awake_s: float, is_awake: bool
+) -> None:
+    sleeps = Sleeps()
+
+    async def turn_until_told(bench: Bench, times: int) -> int:
+        """Return how often the loop has slept until a while after a batch in place."""
+        bench.gate.open.release()
+        before = sleeps.count
+        bench.submit(b"in place")
+        while len(bench.calls) < times:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.01)  # the loop turns meanwhile, or sleeps
+        return sleeps.count - before
+
+    async def main() -> None:
+        bench = Bench(in_place_s_max=60.0)
+        try:
+            await alone(bench)
+            monkeypatch.setattr(committer, "AWAKE_S", awake_s)
+            first = await turn_until_told(bench, ALONE_BATCHES + 1)
+            assert (first == 0) is is_awake
+            monkeypatch.setattr(committer, "AWAKE_S", 60.0)
+            # Whoever did not go on in time last time is not waited for.
+            second = await turn_until_told(bench, ALONE_BATCHES + 2)
+            assert (second == 0) is is_awake
+        finally:
+            bench.committer.stop()
+
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(sleeps)) as runner:
+        runner.run(main())
 
 
 @with_bench()

@@ -19,10 +19,17 @@ from penstock.log.disk.journal import JournalBroken
 
 ALONE_BATCHES = 8
 """Quick batches of a single entry, one after the other, before the next one is written in place."""
-SLOW_BATCHES = 1000
-"""Batches that go to the thread after one in place that was slow."""
+SLOW_BATCHES = 64
+"""Batches that are not written in place after one that was slow. Disks that are quick have such a
+batch now and then; after each that follows another without a quick one between, twice as many."""
+SLOW_BATCHES_MAX = 1024
 SLOW_SUBMIT_BATCHES = 64
 """Batches that go to the thread after one that the kernel's queue was slow to take."""
+AWAKE_S = 50e-6
+"""So long the event loop stays awake after a batch in place: a writer that goes on at once would
+wait as long for a processor that has gone to sleep."""
+ASLEEP_BATCHES = 64
+"""Batches in place without that after one whose writer did not go on in time."""
 COLLECT_TURNS_MAX = 8
 """Iterations of the event loop in which a batch may grow; each costs about ten microseconds."""
 
@@ -91,6 +98,8 @@ class Committer(Generic[E]):
         self._batch_bytes_max = batch_bytes_max
         self._in_place_s_max = in_place_s_max
         self._alone = 0  # quick batches of one entry so far, one after the other
+        self._slow_batches = SLOW_BATCHES  # after the next one in place that is slow
+        self._asleep = 0  # batches in place after which the event loop may go to sleep
         self._on_committed = on_committed
         self._on_failed = on_failed
         self._queue: list[E] = []
@@ -216,8 +225,25 @@ class Committer(Generic[E]):
         failure = self._write(batch, self._next_lsn)
         seconds = time.perf_counter() - started
         if seconds > self._in_place_s_max:
-            self._alone = -SLOW_BATCHES
+            self._alone = -self._slow_batches
+            self._slow_batches = min(2 * self._slow_batches, SLOW_BATCHES_MAX)
+        else:
+            self._slow_batches = SLOW_BATCHES
         self._done(batch, self._next_lsn, seconds, failure)
+        if self._asleep > 0:
+            self._asleep -= 1
+        elif failure is None:
+            self._stay_awake(time.perf_counter() + AWAKE_S)
+
+    def _stay_awake(self, until: float) -> None:
+        """Turn the event loop until the next entry is there."""
+        if self._busy or self._is_stopping:
+            return
+        if time.perf_counter() < until:
+            assert self._loop is not None
+            self._loop.call_soon(self._stay_awake, until)
+        else:
+            self._asleep = ASLEEP_BATCHES
 
     def _run(self) -> None:
         assert self._loop is not None
