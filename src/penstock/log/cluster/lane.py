@@ -22,7 +22,7 @@ E = TypeVar("E", bound=Entry)
 
 log = logging.getLogger("penstock.log")
 
-ENTRY_S: Final = 25e-6
+ENTRY_S: Final = 13e-6
 """About what the event loop needs for an append, from its request to its answer."""
 PATIENCE: Final = 0.25
 """Part of the duration of a transaction that the next one may wait for company."""
