@@ -26,7 +26,7 @@ CREATE TABLE penstock.garbage (
   is_leaving boolean NOT NULL DEFAULT false);
 CREATE INDEX ON penstock.garbage (not_before);
 ALTER TABLE penstock.extent SET (autovacuum_vacuum_scale_factor = 0.05,
-  autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
+  autovacuum_vacuum_threshold = 50, autovacuum_vacuum_cost_delay = 0);
 """
 _STREAM_INDEXES: Final = """
 CREATE UNIQUE INDEX stream_shard_path ON penstock.stream (shard, path);
