@@ -265,6 +265,7 @@ def test_metrics_are_those_of_the_node_that_is_asked(pair: Pair) -> None:
     owned = [float(each["penstock_cluster_shards_owned"]) for each in both]
     assert sum(owned) == float(both[0]["penstock_cluster_shards"]) == pair.cluster.shards
     assert [each["penstock_cluster_lease"] for each in both] == ["1.0", "1.0"]
+    assert [each["penstock_cluster_differing_nodes"] for each in both] == ["0.0", "0.0"]
     name = "penstock_cluster_forwarded_requests_total"
     before = sum(float(each[name]) for each in both)
     pair.client.get(pair.at("counted"))

@@ -153,7 +153,7 @@ def test_another_format_is_refused(version: int, word: str) -> None:
 FIRST_FORMAT = (
     "ALTER TABLE penstock.cluster DROP COLUMN secret, DROP COLUMN shards, DROP COLUMN extents, "
     "DROP COLUMN restored",
-    "ALTER TABLE penstock.node DROP COLUMN peer, DROP COLUMN leaving",
+    "ALTER TABLE penstock.node DROP COLUMN peer, DROP COLUMN leaving, DROP COLUMN settings",
     "ALTER TABLE penstock.extent DROP COLUMN is_full, DROP COLUMN object",
     "ALTER TABLE penstock.extent DROP COLUMN object_length",
     "DROP TABLE penstock.garbage",

@@ -398,6 +398,11 @@ class ClusterNode:
                 value=len(self.node.living),
             ),
             GaugeMetricFamily(
+                "penstock_cluster_differing_nodes",
+                "Nodes that have another value of a setting that all should share.",
+                value=len(self.node.differing),
+            ),
+            GaugeMetricFamily(
                 "penstock_cluster_lease",
                 "1 while this node may say that readers are up to date.",
                 value=int(self.node.has_lease()),

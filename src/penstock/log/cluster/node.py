@@ -29,18 +29,20 @@ from penstock.log.cluster.database import (
     Sessions,
 )
 from penstock.log.cluster.extent_objects import check_store
+from penstock.log.cluster.shared_settings import differing_settings, digests
 from penstock.log.cluster.slots import Claim
 
 log = logging.getLogger("penstock.log")
 
 _MY_START: Final = "(SELECT backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid())"
-REGISTER: Final = f"""INSERT INTO penstock.node
+REGISTER: Final = f"""INSERT INTO penstock.node (name, incarnation, url, version, beat, pid,
+  backend_start, primary_start, peer, settings)
 VALUES ($1, $2, $3, $4, clock_timestamp(), pg_backend_pid(), {_MY_START},
-  pg_postmaster_start_time(), $5)
+  pg_postmaster_start_time(), $5, $6)
 ON CONFLICT (name) DO UPDATE SET incarnation = excluded.incarnation, url = excluded.url,
   version = excluded.version, beat = excluded.beat, pid = excluded.pid,
   backend_start = excluded.backend_start, primary_start = excluded.primary_start,
-  peer = excluded.peer, leaving = false"""
+  peer = excluded.peer, settings = excluded.settings, leaving = false"""
 BEAT: Final = f"""UPDATE penstock.node SET beat = clock_timestamp(), pid = pg_backend_pid(),
 backend_start = {_MY_START}, primary_start = pg_postmaster_start_time()
 WHERE name = $1 AND incarnation = $2
@@ -57,7 +59,11 @@ EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = node.pid AND a.wait_event =
   AND a.backend_start = node.backend_start), node.peer"""
 LOOK: Final = f"""SELECT shard.shard, shard.epoch, shard.node, {_SEEN}
 FROM penstock.shard LEFT JOIN penstock.node ON node.name = shard.node ORDER BY shard.shard"""
-LOOK_AT_NODES: Final = f"SELECT node.name, {_SEEN}, node.leaving FROM penstock.node ORDER BY name"
+LOOK_AT_NODES: Final = f"""SELECT node.name, {_SEEN}, node.leaving,
+  CASE WHEN node.settings <> (SELECT settings FROM penstock.node WHERE name = $1)
+    THEN md5(node.settings) END
+FROM penstock.node ORDER BY name"""
+SETTINGS_OF: Final = "SELECT name, settings FROM penstock.node WHERE name = ANY($1::text[])"
 
 WATCH_S: Final = 0.2
 """How often a node looks at the others."""
@@ -139,6 +145,9 @@ class Node:
         """The nodes that shards are assigned to, as of the last look."""
         self.living_peers: list[str] = []
         """Where those nodes take what others forward."""
+        self.differing: list[str] = []
+        """Those that have another value of a setting that all should share."""
+        self._unlike: dict[str, str] = {}  # those with other digests than ours, and which
         self.holdings: dict[int, Holding] = {}
         self.released: dict[int, int] = {}
         """The shards that this node has released, with the epoch in which it owned them last."""
@@ -161,7 +170,13 @@ class Node:
             self.about = await schema.prepare(session, self._settings.cluster_name, shards)
             await check_store(session, self._settings)
             await session.fetch(
-                REGISTER, self.name, self._incarnation, self.url, version, self.peer
+                REGISTER,
+                self.name,
+                self._incarnation,
+                self.url,
+                version,
+                self.peer,
+                digests(self._settings, self.about.secret),
             )
         except BaseException as error:
             session.abort()
@@ -270,13 +285,35 @@ class Node:
         takeover_s = self._settings.cluster_takeover_s
         rows = await self._watching.fetch(LOOK)
         self.views = {row[0]: View(row[1], row[2], Seen(*row[3:])) for row in rows}
-        rows = await self._watching.fetch(LOOK_AT_NODES)
-        living = [row for row in rows if not row[-1] and not Seen(*row[1:-1]).is_gone(takeover_s)]
+        rows = await self._watching.fetch(LOOK_AT_NODES, self.name)
+        living = [row for row in rows if not row[-2] and not Seen(*row[1:-2]).is_gone(takeover_s)]
         self.living = [row[0] for row in living]
-        self.living_peers = [row[-2] for row in living]
+        self.living_peers = [row[-3] for row in living]
         self._looked_at = self._now()
         looked, self._looked = self._looked, asyncio.Event()
         looked.set()
+        unlike = {row[0]: row[-1] for row in living if row[-1] is not None}
+        if unlike != self._unlike:
+            await self._compare_settings(unlike, self._watching)
+
+    async def _compare_settings(self, unlike: dict[str, str], session: Session) -> None:
+        """Say which nodes have other values of which settings than this one."""
+        rows = await session.fetch(SETTINGS_OF, [self.name, *unlike])
+        texts = dict(map(tuple, rows))
+        differing = []
+        for name, digest in unlike.items():
+            settings = differing_settings({each: texts.get(each, "") for each in (self.name, name)})
+            if settings:
+                differing.append(name)
+            if settings and self._unlike.get(name) != digest:
+                log.warning(
+                    "The node %s has other settings than this one (%s): %s. The owner of a stream "
+                    "goes by its own: give all nodes the same.",
+                    name,
+                    self.name,
+                    ", ".join(settings),
+                )
+        self.differing, self._unlike = differing, unlike
 
     def sees(self) -> bool:
         """Whether the last look is not too old to go by."""

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from penstock.errors import ClusterRefused
 from penstock.log.cluster.database import Refused, Session
 
-FORMAT: Final = 5
+FORMAT: Final = 6
 _FIRST_TABLES: Final = frozenset(
     {"cluster", "node", "shard", "journal", "stream", "producer", "extent"}
 )
@@ -46,7 +46,7 @@ CREATE TABLE penstock.node (
   name text PRIMARY KEY, incarnation text NOT NULL, url text NOT NULL, version text NOT NULL,
   beat timestamptz NOT NULL, pid int NOT NULL, backend_start timestamptz,
   primary_start timestamptz NOT NULL, peer text NOT NULL DEFAULT '',
-  leaving boolean NOT NULL DEFAULT false);
+  leaving boolean NOT NULL DEFAULT false, settings text NOT NULL DEFAULT '');
 CREATE TABLE penstock.shard (
   shard int PRIMARY KEY, epoch bigint NOT NULL, node text, claimed_at timestamptz,
   trimmed bigint NOT NULL, checkpoint_lsn bigint NOT NULL, checkpoints bigint NOT NULL,
@@ -106,6 +106,9 @@ DROP INDEX penstock.stream_touched_us_id_idx;
 """,
     4: """
 ALTER TABLE penstock.cluster ADD COLUMN restored bigint NOT NULL DEFAULT 0;
+""",
+    5: """
+ALTER TABLE penstock.node ADD COLUMN settings text NOT NULL DEFAULT '';
 """,
 }
 """What makes a cluster of a format one of the next; $1 is a new secret."""

@@ -8,6 +8,7 @@ from penstock.config.settings import Settings
 from penstock.errors import ClusterRefused
 from penstock.log.cluster import schema
 from penstock.log.cluster.database import Database, OutcomeUnknown, Refused, Session
+from penstock.log.cluster.shared_settings import differing_settings
 
 _CLUSTER: Final = """SELECT name, format, current_setting('server_version'),
 current_setting('synchronous_standby_names') FROM penstock.cluster"""
@@ -17,7 +18,8 @@ checkpoints, (SELECT count(*) FROM penstock.journal j
 (SELECT coalesce(sum(octet_length(body)), 0) FROM penstock.journal j
   WHERE j.shard = s.shard)::bigint FROM penstock.shard s ORDER BY shard"""
 _NODES: Final = """SELECT name, url, version,
-extract(epoch FROM clock_timestamp() - beat)::float8, leaving FROM penstock.node ORDER BY name"""
+extract(epoch FROM clock_timestamp() - beat)::float8, leaving, settings
+FROM penstock.node ORDER BY name"""
 _STANDBYS: Final = """SELECT application_name, state, sync_state FROM pg_stat_replication
 ORDER BY application_name"""
 _STREAMS: Final = "SELECT count(*) FROM penstock.stream WHERE soft_deleted = 0"
@@ -54,6 +56,21 @@ async def _read(session: Session, settings: Settings) -> dict[str, Any]:
         )
         for row in await session.fetch(_SHARD)
     ]
+    nodes, digests = [], {}
+    for node, url, node_version, age_s, is_leaving, of_settings in await session.fetch(_NODES):
+        lives = age_s <= settings.cluster_takeover_s
+        nodes.append(
+            {
+                "name": node,
+                "url": url,
+                "version": node_version,
+                "beat_age_s": age_s,
+                "lives": lives,
+                "leaving": is_leaving,
+            }
+        )
+        if lives:
+            digests[node] = of_settings
     return {
         "cluster": name,
         "format": version,
@@ -64,16 +81,7 @@ async def _read(session: Session, settings: Settings) -> dict[str, Any]:
             for row in await session.fetch(_STANDBYS)
         ],
         "shards": shards,
-        "nodes": [
-            {
-                "name": row[0],
-                "url": row[1],
-                "version": row[2],
-                "beat_age_s": row[3],
-                "lives": row[3] <= settings.cluster_takeover_s,
-                "leaving": row[4],
-            }
-            for row in await session.fetch(_NODES)
-        ],
+        "nodes": nodes,
+        "differing_settings": differing_settings(digests),
         "streams_at_checkpoint": (await session.fetch(_STREAMS))[0][0],
     }

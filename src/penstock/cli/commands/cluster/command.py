@@ -43,14 +43,15 @@ def status(as_json: bool, **options: Any) -> None:
     if as_json:
         click.echo(json.dumps(state, indent=2))
     else:
-        for line in _lines(state):
+        for line in lines_of(state):
             click.echo(printable(line))
     living = {node["name"] for node in state["nodes"] if node["lives"]}
     if any(shard["owner"] not in living for shard in state["shards"]):
         raise Failure("No node that lives owns some of the shards.", FAILURE)
 
 
-def _lines(state: dict[str, Any]) -> list[str]:
+def lines_of(state: dict[str, Any]) -> list[str]:
+    """Return what a person is shown of the state of a cluster."""
     standbys = ", ".join(f"{each['name']} ({each['sync']})" for each in state["standbys"])
     lines = [
         f"Cluster {state['cluster']}, PostgreSQL {state['postgresql']}",
@@ -77,4 +78,10 @@ def _lines(state: dict[str, Any]) -> list[str]:
         )
         for node in state["nodes"]
     ]
-    return [*lines, *aligned(rows)]
+    lines += aligned(rows)
+    lines += [
+        f"Nodes differ in the setting {name}: {' | '.join(map(', '.join, groups))}. Give all the "
+        "same."
+        for name, groups in state["differing_settings"].items()
+    ]
+    return lines
