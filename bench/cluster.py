@@ -35,8 +35,9 @@ SLICE_S = 2.0
 SHAPES = ((1, 1, 0.35), (16, 1, 0.5), (64, 1, 0.7), (64, 64, 0.65))
 """Connections, streams that they append to, and the ratio to the disk store that is wanted."""
 BY_THREAD = ("--in-place-commit-us", "0")
-"""The disk store with each batch written by its thread, as when these ratios were set, and as
-it is where the kernel has no queue of writes."""
+PLAIN = {"PENSTOCK_PURE": "1"}
+"""The disk store as it was when these ratios were set: each batch written by its thread, as plain
+Python. What is between the two is what the disk store has gained since."""
 RECORD_BYTES = 140
 """About what an append of the load generator is in the journal."""
 LIVE_APPENDS = 300
@@ -59,7 +60,7 @@ class Bench:
         self.trio = trio
         self.stack = stack
         self.disk = stack.enter_context(running_server())
-        self.by_thread = stack.enter_context(running_server(args=BY_THREAD))
+        self.plain = stack.enter_context(running_server(args=BY_THREAD, env=PLAIN))
         self.cluster = Cluster(stack, trio.dsn, shards=options.shards)
         self.node = self.cluster.add()
         self.cluster.spread()
@@ -102,10 +103,11 @@ def append(server: Server, connections: int, streams: int, pids: list[int]) -> l
 
 
 def appends(bench: Bench) -> None:
-    """Appends of 100 bytes to a node that owns all streams, beside the disk stores."""
+    """Appends of 100 bytes to a node that owns all streams, beside the disk store as it is, and as
+    it was when the ratios were set."""
     pids = [server.process.pid for server in bench.trio.servers if server.process is not None]
     paths = ["bench", *(f"bench-{number}" for number in range(64))]
-    servers = (bench.disk, bench.by_thread, bench.node)
+    servers = (bench.disk, bench.plain, bench.node)
     for server in servers:
         create(server.url, *paths)
     for connections, streams, target in SHAPES:
@@ -115,7 +117,7 @@ def appends(bench: Bench) -> None:
                 sample = append(server, connections, streams, pids)
                 if number:  # the first slice warms up
                     slices.append(sample)
-        disk, by_thread, node = (
+        disk, plain, node = (
             [statistics.median(column) for column in zip(*slices, strict=True)]
             for slices in samples.values()
         )
@@ -123,9 +125,8 @@ def appends(bench: Bench) -> None:
             f"{connections:3} over {streams:<3} disk {disk[0]:7,.0f}/s {disk[1]:5.2f} ms "
             f"{disk[2]:4.0f} µs   cluster {node[0]:7,.0f}/s {node[1]:5.2f} ms {node[2]:4.0f} + "
             f"{node[3]:4.0f} µs   {node[0] / disk[0]:.2f}× (wanted: {target}), p50 "
-            f"{node[1] / disk[1]:.1f}×; of the disk store by its thread ({by_thread[0]:,.0f}/s, "
-            f"{by_thread[1]:.2f} ms) {node[0] / by_thread[0]:.2f}×, p50 "
-            f"{node[1] / by_thread[1]:.1f}×",
+            f"{node[1] / disk[1]:.1f}×; of the disk store when that was wanted ({plain[0]:,.0f}/s, "
+            f"{plain[1]:.2f} ms) {node[0] / plain[0]:.2f}×, p50 {node[1] / plain[1]:.1f}×",
             flush=True,
         )
 
@@ -215,21 +216,21 @@ def live(bench: Bench) -> None:
     owner, other = bench.two_nodes()
     sides = {
         "disk": (bench.disk, bench.disk),
-        "by thread": (bench.by_thread, bench.by_thread),
+        "plain": (bench.plain, bench.plain),
         "same": (owner, owner),
         "other": (owner, other),
     }
-    for server in (bench.disk, bench.by_thread, owner):
+    for server in (bench.disk, bench.plain, owner):
         create(server.url, "bench")
     samples: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(bench.options.slices):
         for name, (writing, reading) in sides.items():
             samples[name].append(asyncio.run(_live_s(writing, reading, "bench")) * 1000)
-    disk, by_thread, same, else_ = (statistics.median(some) for some in samples.values())
+    disk, plain, same, else_ = (statistics.median(some) for some in samples.values())
     print(
         f"append to SSE reader, p50: disk {disk:.2f} ms, cluster at the owner {same:.2f} ms, at "
         f"another node {else_:.2f} ms: {else_ / disk:.1f}× (wanted: at most 3); of the disk store "
-        f"by its thread ({by_thread:.2f} ms) {else_ / by_thread:.1f}×",
+        f"when that was wanted ({plain:.2f} ms) {else_ / plain:.1f}×",
         flush=True,
     )
 
