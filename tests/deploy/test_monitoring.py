@@ -15,6 +15,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.helpers.postgres import needs_postgres, shared
 from tests.helpers.server import ROOT, running_server
 
 DEPLOY = ROOT / "deploy"
@@ -38,6 +39,12 @@ def panels() -> Iterator[dict[str, Any]]:
 EXPRESSIONS = [rule["expr"] for rule in ALERTS] + [
     target["expr"] for panel in panels() for target in panel["targets"]
 ]
+OF_CLUSTER = "penstock_cluster_"
+"""How metrics begin that only the nodes of a cluster have."""
+
+
+def names() -> set[str]:
+    return {name for expression in EXPRESSIONS for name in NAME.findall(expression)}
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +68,21 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
 
 
 def test_every_metric_that_they_name_exists(samples: dict[str, set[str]]) -> None:
-    named = {name for expression in EXPRESSIONS for name in NAME.findall(expression)}
+    named = {name for name in names() if not name.startswith(OF_CLUSTER)}
     assert named <= samples.keys(), named - samples.keys()
     assert len(named) > 40
+
+
+@needs_postgres
+def test_every_metric_of_a_cluster_that_they_name_exists() -> None:
+    args = ("--cluster", shared().fresh_database(), "--cluster-durability", "single")
+    with running_server(args=args) as node:
+        text = httpx.get(f"{node.url}/metrics").text
+    families = text_string_to_metric_families(text)
+    known = {sample.name for family in families for sample in family.samples}
+    named = {name for name in names() if name.startswith(OF_CLUSTER)}
+    assert named <= known, named - known
+    assert len(named) > 8
 
 
 def test_every_label_that_they_name_exists(samples: dict[str, set[str]]) -> None:
