@@ -259,6 +259,11 @@ GUIDE: Final[dict[str, Advice]] = {
         "There is no table at this path: no stream, or one that is not declared a table.",
         "Declare it with `PUT /v1/table/{path}`.",
     ),
+    "cluster-not-found": Advice(
+        "The server keeps its streams in a folder; it is not a node of a cluster.",
+        "Ask a server that was started with `--cluster`; `GET /v1/activity` says what this one "
+        "does.",
+    ),
     "pipeline-not-found": Advice(
         "The server has no pipeline of this name.",
         "List them with `GET /v1/pipelines`; the setting `pipelines` names their files.",

@@ -22,7 +22,7 @@ PenstockError
 ├── Forbidden 403
 │   └── StaleEpoch · EgressRefused · MirrorReadOnly · NotAllowed · OriginRefused
 ├── StreamNotFound 404 · RouteNotFound 404 · SchemaNotFound 404 · FollowNotFound 404
-├── NurlNotFound 404 · TokenNotFound 404 · PipelineNotFound 404
+├── NurlNotFound 404 · TokenNotFound 404 · PipelineNotFound 404 · ClusterNotFound 404
 ├── TableNotFound 404 · NotAcceptable 406
 ├── MethodNotAllowed 405 · RequestTimeout 408
 ├── Conflict 409
@@ -357,6 +357,10 @@ class TokenNotFound(PenstockError):
 
 class TableNotFound(PenstockError):
     status, code, title = 404, "table-not-found", "Table not found"
+
+
+class ClusterNotFound(PenstockError):
+    status, code, title = 404, "cluster-not-found", "Not a node of a cluster"
 
 
 class PipelineNotFound(PenstockError):

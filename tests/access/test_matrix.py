@@ -38,6 +38,7 @@ NEEDS = {
     "/console/{path}": {"GET": PUBLIC},
     "/metrics": {"GET": "read:__ds/metrics"},
     "/v1/activity": {"GET": "read:__ds/metrics"},
+    "/v1/cluster": {"GET": "read:__ds/metrics"},
     "/v1/audit": {"GET": "read:__ds/audit"},
     "/v1/backup": {
         "GET": "admin:__ds/backup",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from tests.browser.console import (
     violations,
     visiting,
 )
+from tests.cluster.workload import QUICK, Cluster
+from tests.helpers.postgres import needs_postgres, shared
 from tests.helpers.server import Server, running_server
 from tests.spark.warehouse_bench import USER, WarehouseBench, put
 
@@ -219,6 +222,44 @@ def test_a_pipeline_is_shown_queried_and_replayed(browser: Browser, server: Serv
         page.get_by_role("tab", name="Progress").click()
         expect(page.get_by_role("region", name="Expectations")).to_contain_text("name <> ''")
         assert violations(page) == []
+
+
+@needs_postgres
+def test_the_nodes_of_a_cluster_and_their_shards(browser: Browser) -> None:
+    dsn = shared().fresh_database()
+    options = ("--cluster-durability", "single", *QUICK)
+    with ExitStack() as stack:
+        cluster = Cluster(stack, dsn, *options, shards=4)
+        first, second = cluster.start(2)
+        cluster.settle()
+        with visiting(browser, first.url, expected="503") as page:
+            page.get_by_role("link", name="Cluster", exact=True).click()
+            page.get_by_role("heading", name="Cluster").wait_for()
+            page.get_by_text("all shards owned").wait_for()
+            nodes = page.get_by_role("region", name="Nodes").locator("tbody tr")
+            expect(nodes.filter(has_text="lives")).to_have_count(2)
+            shards = page.get_by_role("region", name="Shards").locator("tbody tr")
+            expect(shards).to_have_count(4)
+            page.get_by_text("none connected").wait_for()
+            assert violations(page) == []
+            second.kill()
+            expect(nodes.filter(has_text="silent")).to_have_count(1)
+            page.get_by_text("all shards owned").wait_for()
+            args = (*options, "--cluster", dsn, "--cluster-node", "odd", "--quotas", "x/=1streams")
+            stack.enter_context(running_server(args=args))
+            page.get_by_text("Nodes have different values of quotas").wait_for()
+        with visiting(browser, first.url, "cluster", phone=True, dark=True) as page:
+            page.get_by_text("Nodes have different values of quotas").wait_for()
+            assert violations(page, "color-contrast", "target-size") == []
+            assert not is_wider_than_the_screen(page)
+
+
+def test_a_server_that_is_no_node_has_no_page_of_a_cluster(
+    browser: Browser, server: Server
+) -> None:
+    with visiting(browser, server.url, "cluster", expected="404") as page:
+        page.get_by_text("This server is not a node of a cluster").wait_for()
+        expect(page.get_by_role("link", name="Cluster", exact=True)).to_have_count(0)
 
 
 def test_the_documentation_is_plain_pages(browser: Browser, server: Server) -> None:

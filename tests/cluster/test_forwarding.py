@@ -354,3 +354,18 @@ def test_a_node_that_others_cannot_reach_is_refused() -> None:
                 await node.run(lambda server: None)
 
     asyncio.run(run())
+
+
+def test_every_node_says_which_nodes_live_and_who_owns_what(pair: Pair) -> None:
+    client, both = pair.client, (pair.owner, pair.standby)
+    states = [client.get(f"{node.url}/v1/cluster") for node in both]
+    assert [answer.status_code for answer in states] == [200, 200]
+    for state in (answer.json() for answer in states):
+        assert {node["url"] for node in state["nodes"]} == {node.url for node in both}
+        assert all(node["lives"] for node in state["nodes"])
+        names = {node["name"] for node in state["nodes"]}
+        assert {shard["owner"] for shard in state["shards"]} <= names
+        assert len(state["shards"]) == pair.cluster.shards
+        assert "streams_at_checkpoint" not in state  # it takes a look at each
+    with httpx.Client() as stranger:
+        assert [stranger.get(f"{node.url}/v1/cluster").status_code for node in both] == [401, 401]

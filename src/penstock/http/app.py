@@ -22,6 +22,7 @@ from penstock.http.access.dialect import AccessDialect
 from penstock.http.access_log import OFF, AccessLog
 from penstock.http.activity import ActivityDialect
 from penstock.http.audit import AuditDialect
+from penstock.http.cluster_state import ClusterDialect
 from penstock.http.compression import Compressor
 from penstock.http.console.dialect import ConsoleDialect
 from penstock.http.dialect import Dialect, Services
@@ -188,6 +189,7 @@ class App:
             self.tokens,
             self._audit,
             self.activity,
+            ClusterDialect(services),
             PipelineDialect(services),
             ProxyDialect(services),
             self._maintenance,

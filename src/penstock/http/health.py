@@ -58,6 +58,7 @@ _INDEX = {
     "ready": "/readyz",
     "metrics": "/metrics",
     "activity": "/v1/activity?since=&limit=&sort=",
+    "cluster": "/v1/cluster",
     "openapi": "/openapi.json",
     "docs": "/docs",
     "problems": "/problems/{code}",

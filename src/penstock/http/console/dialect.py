@@ -45,7 +45,7 @@ class ConsoleDialect(Dialect):
     def __init__(self, services: Services, index: Handler) -> None:
         self._is_on = services.settings.console
         self._index = index
-        self._pages = Pages(services.compressor)
+        self._pages = Pages(services.compressor, is_node=services.settings.cluster is not None)
 
     def routes(self) -> Routes:
         if not self._is_on:
@@ -74,10 +74,11 @@ class ConsoleDialect(Dialect):
 
 
 class Pages:
-    """The page and its files."""
+    """The page and its files. `is_node` says whether the server is a node of a cluster."""
 
-    def __init__(self, compressor: Compressor) -> None:
+    def __init__(self, compressor: Compressor, *, is_node: bool = False) -> None:
         self._compressor = compressor
+        self._is_node = is_node
         self._assets = load_assets()
         self._encoded: dict[tuple[str, str], bytes] = {}
         page = self._assets.by_name[PAGE]
@@ -134,7 +135,10 @@ class Pages:
         return body
 
     def _linked(self, page: Asset, *, root: str, files: str) -> Asset:
-        body = page.body.replace(b"{root}", root.encode()).replace(b"{files}", files.encode())
+        cluster = "node" if self._is_node else ""
+        body = page.body
+        for name, value in (("root", root), ("files", files), ("cluster", cluster)):
+            body = body.replace(b"{%s}" % name.encode(), value.encode())
         return asset(PAGE, body)
 
 

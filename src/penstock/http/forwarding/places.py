@@ -82,6 +82,7 @@ PLACES: Final[dict[str, Place]] = {
         (
             "/",
             "/healthz",
+            "/v1/cluster",
             "/console",
             "/console/",
             "/console/{path}",

@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from penstock import limits
-from penstock.errors import InvalidParameter, UnknownParameter
+from penstock.errors import (
+    ClusterNotFound,
+    ClusterUnavailable,
+    InvalidParameter,
+    UnknownParameter,
+)
 from penstock.http.activity import SORTS, Sample, StreamActivity
 from penstock.http.openapi import parameters as shared
 from penstock.http.openapi.model import (
@@ -15,9 +20,12 @@ from penstock.http.openapi.model import (
     Description,
     Operation,
     Parameter,
+    Schema,
     json,
 )
 from penstock.http.openapi.schemas import (
+    FLAG,
+    NUMBER,
     TEXT,
     array,
     mapping,
@@ -114,6 +122,19 @@ _OPERATIONS: Final = (
     ),
     Operation(
         method="GET",
+        path="/v1/cluster",
+        id="readCluster",
+        summary="Which nodes of the cluster live, and who owns which shard",
+        description="Read from the tables of the cluster, at most once a second: every node says "
+        "the same. `batches` and `journal_bytes` are what a takeover of the shard would replay. "
+        "`differing_settings` has settings that all nodes should share, and in groups the nodes "
+        "that have the same.",
+        tag="server",
+        answers=(Answer(200, "The cluster.", _NO_STORE, json(reference("Cluster"))),),
+        errors=(ClusterNotFound, ClusterUnavailable),
+    ),
+    Operation(
+        method="GET",
         path="/openapi.json",
         id="readOpenApi",
         summary="This document",
@@ -150,4 +171,42 @@ def describe() -> Description:
             "streams": array(reference("StreamActivity")),
         }
     )
-    return Description(_OPERATIONS, {"Health": health, "Activity": activity, **rates})
+    own = {"Health": health, "Activity": activity, "Cluster": _cluster()}
+    return Description(_OPERATIONS, own | rates)
+
+
+def _cluster() -> Schema:
+    seconds = {"type": "number"}
+    shard = record(
+        {
+            "shard": NUMBER,
+            "epoch": NUMBER,
+            "owner": nullable(TEXT),
+            "owned_s": nullable(seconds),
+            "checkpoints": NUMBER,
+            "batches": NUMBER,
+            "journal_bytes": NUMBER,
+        }
+    )
+    node = record(
+        {
+            "name": TEXT,
+            "url": TEXT,
+            "version": TEXT,
+            "beat_age_s": seconds,
+            "lives": FLAG,
+            "leaving": FLAG,
+        }
+    )
+    return record(
+        {
+            "cluster": TEXT,
+            "format": NUMBER,
+            "postgresql": TEXT,
+            "synchronous_standby_names": TEXT,
+            "standbys": array(record({"name": TEXT, "state": TEXT, "sync": TEXT})),
+            "shards": array(shard),
+            "nodes": array(node),
+            "differing_settings": mapping(array(array(TEXT))),
+        }
+    )

@@ -8,6 +8,7 @@ import "./pages/tables.js";
 import "./pages/subscriptions.js";
 import "./pages/peers.js";
 import "./pages/pipelines.js";
+import "./pages/cluster.js";
 import "./pages/access.js";
 import "./pages/stream.js";
 
