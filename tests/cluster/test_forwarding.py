@@ -8,16 +8,20 @@ import os
 import signal
 import socket
 import threading
+import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from typing import Any, NamedTuple
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.config.settings import Settings
 from penstock.errors import ClusterRefused
 from penstock.http.native.cluster import ClusterNode
+from penstock.http.watchdog import TICK_S
 from tests.cluster.workload import QUICK, Cluster, until
 from tests.helpers.postgres import ON_POSTGRES, shared
 from tests.helpers.server import Server, running_server
@@ -271,6 +275,55 @@ def test_metrics_are_those_of_the_node_that_is_asked(pair: Pair) -> None:
     pair.client.get(pair.at("counted"))
     after = sum(float(figures(node)[name]) for node in (pair.owner, pair.standby))
     assert after > before
+
+
+def test_a_node_counts_itself_once_however_many_shards_it_has(pair: Pair) -> None:
+    for node in (pair.owner, pair.standby):
+        figures = sampled(pair.client, node)
+        descriptors = len(os.listdir(f"/proc/{node.pid}/fd"))
+        assert figures["process_open_fds"] < 1.5 * descriptors
+        assert figures["process_start_time_seconds"] < time.time()
+        assert 1 <= figures["penstock_connections"] <= descriptors
+        lived_s = time.time() - figures["process_start_time_seconds"]
+        assert 0 < figures["penstock_loop_lag_seconds_count"] <= lived_s / TICK_S
+    until(lambda: (activity(pair)["current"] or {}).get("connections"), "connections are counted")
+
+
+def activity(pair: Pair) -> Any:
+    return pair.client.get(f"{pair.standby.url}/v1/activity").json()
+
+
+def sampled(client: httpx.Client, node: Server) -> dict[str, float]:
+    """Return the samples of a node's metrics, those of all labels together."""
+    figures: dict[str, float] = defaultdict(float)
+    for family in text_string_to_metric_families(client.get(f"{node.url}/metrics").text):
+        for sample in family.samples:
+            figures[sample.name] += sample.value
+    return figures
+
+
+def test_counters_do_not_fall_when_a_shard_leaves() -> None:
+    """Prometheus would take a smaller value for a restart, and the rest for new."""
+    dsn = shared().fresh_database()
+    with ExitStack() as stack:
+        cluster = Cluster(stack, dsn, "--cluster-durability", "single")
+        node = cluster.add()
+        cluster.settle()
+        for number in range(50):
+            url = f"{node.url}/v1/stream/counted-{number}"
+            cluster.client.put(url, headers=TEXT, content=b"x").raise_for_status()
+        before = sampled(cluster.client, node)
+        assert before["penstock_creates_total"] >= 50
+        cluster.add()
+        cluster.spread()
+        after = sampled(cluster.client, node)
+        assert after["penstock_cluster_shards_owned"] < before["penstock_cluster_shards_owned"]
+        fallen = {
+            name: (before[name], after[name])
+            for name in before
+            if name.endswith(("_total", "_count", "_sum")) and after[name] < before[name]
+        }
+        assert fallen == {}
 
 
 def test_the_address_for_nodes_answers_nobody_else(pair: Pair) -> None:

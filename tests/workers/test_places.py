@@ -101,6 +101,22 @@ def test_metrics_are_summed_unless_they_are_no_amounts() -> None:
     assert "penstock_s_sum 1.0" in lines
 
 
+def test_what_all_parts_of_one_process_report_alike_is_not_summed() -> None:
+    text = (
+        "# TYPE process_open_fds gauge\nprocess_open_fds {open}\n"
+        "# TYPE penstock_loop_stalls_total counter\npenstock_loop_stalls_total {stalls}\n"
+        "# TYPE penstock_appends_total counter\npenstock_appends_total 2.0\n"
+        "# TYPE penstock_streams gauge\npenstock_streams 1.0\n"
+    )
+    texts = [text.format(open=7, stalls=3), text.format(open=8, stalls=3)]
+    lines = merging.metrics(texts, of_one_process=True).decode().splitlines()
+    assert {"process_open_fds 8.0", "penstock_loop_stalls_total 3.0"} <= set(lines)
+    assert {"penstock_appends_total 4.0", "penstock_streams 2.0"} <= set(lines)
+    counters = merging.counters(texts).decode().splitlines()
+    assert {"penstock_loop_stalls_total 3.0", "penstock_appends_total 4.0"} <= set(counters)
+    assert not {line.split()[0] for line in counters} & {"process_open_fds", "penstock_streams"}
+
+
 def test_what_one_process_did_about_a_notify_the_others_did_not_ignore() -> None:
     outcome = merging.outcome(
         [

@@ -73,22 +73,25 @@ async def open_app(
     *,
     engine: Engine | None = None,
     elsewhere: Callable[[Engine], Elsewhere] | None = None,
+    watchdog: LoopWatchdog | None = None,
 ) -> App:
     """Open the store, recover what is in it, and return the App over it.
 
     `engine` has the store, if it is not the one of the settings. `elsewhere` says what belongs to
-    other processes, if there are any.
+    other processes, if there are any. `watchdog` is that of the event loop, if it has one.
     """
     engine = engine or open_engine(settings)
     await engine.start()
     try:
-        app = App(engine, settings, elsewhere=None if elsewhere is None else elsewhere(engine))
+        parts = None if elsewhere is None else elsewhere(engine)
+        app = App(engine, settings, elsewhere=parts, watchdog=watchdog)
         try:
             await app.tokens.load()
         except BaseException:
             app.close()
             raise
-        app.watchdog.start()
+        if watchdog is None:
+            app.watchdog.start()
         return app
     except BaseException:
         await engine.stop()
@@ -110,8 +113,11 @@ class App:
         *,
         clock: Clock = SYSTEM_CLOCK,
         elsewhere: Elsewhere | None = None,
+        watchdog: LoopWatchdog | None = None,
     ) -> None:
         self.engine = engine
+        self.watchdog = watchdog or LoopWatchdog(stall_s=settings.loop_stall_ms / 1000)
+        self._owns_watchdog = watchdog is None
         self.access = Access(settings)
         self._guard = Guard(settings, self.access)
         self._rates = self._guard.rates
@@ -177,7 +183,6 @@ class App:
             services, get=self.streams.modes.get, head=self.streams.modes.head
         )
         self.audit = self._audit.log
-        self.watchdog = LoopWatchdog(stall_s=services.settings.loop_stall_ms / 1000)
         self.activity = ActivityDialect(services, self.watchdog, tables.live)
         self._maintenance = MaintenanceDialect(services)
         others: list[Dialect] = [
@@ -327,7 +332,8 @@ class App:
         if self._jwt is not None:
             self._jwt.close()
         self.compressor.close()
-        self.watchdog.close()
+        if self._owns_watchdog:
+            self.watchdog.close()
         if self.access_log is not None:
             self.access_log.close()
         if self.telemetry is not None:

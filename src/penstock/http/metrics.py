@@ -85,9 +85,14 @@ class Metrics:
 
     async def get(self, path: str, request: Request) -> Response:
         # Counters belong to the event loop; their text, which is most of the work, does not.
-        collected = _Collected(list(self._registry.collect()))
-        text = await asyncio.to_thread(generate_latest, collected)
+        collected = list(self._registry.collect())
+        text = await asyncio.to_thread(render, collected)
         return Response(200, [(b"content-type", CONTENT_TYPE_LATEST.encode()), NO_STORE], text)
+
+
+def render(metrics: Iterable[Metric]) -> bytes:
+    """Return metrics in the text format."""
+    return generate_latest(_Collected(list(metrics)))
 
 
 class _Collected(Collector):
@@ -144,11 +149,15 @@ def request_metrics(traffic: Traffic, table_readers: int) -> Iterator[Metric]:
             (("table",), table_readers),
         ],
     )
-    yield _gauge("connections", "Open connections; over ASGI, requests.", traffic.connections())
+    yield from connection_metrics(traffic)
     yield _counter("reads", "Reads of streams that were answered.", traffic.reads)
     yield _counter("sse_events", "Data events written to SSE readers.", traffic.events)
     yield _counter("sse_dropped", "SSE readers ended for being slow.", traffic.sse_dropped)
     yield _counter("bytes_out", "Stream bytes sent to readers.", traffic.bytes_out)
+
+
+def connection_metrics(traffic: Traffic) -> Iterator[Metric]:
+    yield _gauge("connections", "Open connections; over ASGI, requests.", traffic.connections())
 
 
 def route_metrics(routes: Iterable[RouteStats]) -> Iterator[Metric]:

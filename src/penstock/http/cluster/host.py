@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.http.forwarding.hop import Hops
     from penstock.http.forwarding.owners import Address
     from penstock.http.message import Application, Response
+    from penstock.http.watchdog import LoopWatchdog
     from penstock.log.cluster.connections import Connections
     from penstock.log.cluster.node import Node
 
@@ -49,6 +50,7 @@ class ShardHost:
         connections: Connections,
         hops: Hops,
         filler: Fills,
+        watchdog: LoopWatchdog,
         on_lost: Callable[[], None],
     ) -> None:
         self._node = node
@@ -58,6 +60,7 @@ class ShardHost:
         self._connections = connections
         self._hops = hops
         self._filler = filler
+        self._watchdog = watchdog
         self._on_lost = on_lost
         self.part: Part | None = None
         self.app: App
@@ -86,7 +89,7 @@ class ShardHost:
         store.on_lost = lambda _: self._on_lost()
         engine = Engine(store, settings, clock=SYSTEM_CLOCK)
         if node.about.shards == 1:
-            self.app = await open_app(settings, engine=engine)
+            self.app = await open_app(settings, engine=engine, watchdog=self._watchdog)
             self.public = self.app
             control = Control()
             self._tails = Tails(engine, self.app.streams.reads, settings, self.app.traffic, control)
@@ -96,7 +99,9 @@ class ShardHost:
             forwarder = ShardForwarder(node, owners, self._hops, hold_s=settings.cluster_hold_s)
             forwarder.filler = self._filler
             self.part = Part(settings, owners, forwarder, owners.first())
-            self.app = await open_app(settings, engine=engine, elsewhere=self.part.elsewhere)
+            self.app = await open_app(
+                settings, engine=engine, elsewhere=self.part.elsewhere, watchdog=self._watchdog
+            )
         if self.part is not None:
             try:
                 await self.part.attach(self.app)

@@ -11,7 +11,7 @@ from penstock.http.documents import document
 from penstock.http.forwarding import merging
 from penstock.http.forwarding.forwarder import kept
 from penstock.http.message import Request, Response
-from penstock.http.metrics import Metrics
+from penstock.http.metrics import Metrics, render
 from penstock.http.problems import problem
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.errors import PenstockError
     from penstock.http.cluster.front import Front
+    from penstock.http.cluster.host import ShardHost
     from penstock.http.cluster.relays import Relays
     from penstock.http.cluster.shards import LocalShards
     from penstock.log.cluster.node import Node
@@ -41,6 +42,8 @@ class NodeApp:
         self._front = front
         self._relays = relays
         self._metrics = Metrics([metrics])
+        self._leaving: list[ShardHost] = []
+        self._counted = b""  # by shards that have left: counters never fall
         self._is_draining = False
 
     # -- Application
@@ -79,6 +82,18 @@ class NodeApp:
         self._relays.drain()
         for host in self._shards.hosts.values():
             host.app.drain()
+
+    # -- shards that leave
+
+    def leaves(self, host: ShardHost) -> None:
+        """Note that a shard is being closed: what it counts is still shown."""
+        self._leaving.append(host)
+
+    def has_left(self, host: ShardHost) -> None:
+        self._leaving.remove(host)
+        self._counted = merging.counters(
+            text.decode() for text in (self._counted, render(host.app.collect()))
+        )
 
     # -- about the node
 
@@ -126,9 +141,9 @@ class NodeApp:
                 return response
             assert isinstance(response.body, bytes)
             texts.append(response.body.decode())
-        if len(texts) == 1:
-            return own
-        return Response(200, own.headers, merging.metrics(texts))
+        left = [self._counted, *(render(host.app.collect()) for host in self._leaving)]
+        texts.append(merging.counters(text.decode() for text in left).decode())
+        return Response(200, own.headers, merging.metrics(texts, of_one_process=True))
 
 
 _OWN: Final[dict[bytes, Callable[[NodeApp, Request], Response | Awaitable[Response]]]] = {

@@ -24,6 +24,9 @@ _SMALLEST: Final = frozenset(
     }
 )
 _LARGEST: Final = frozenset({"penstock_build_info", "penstock_loop_lag_max_seconds"})
+_OF_PROCESS: Final = ("process_", "penstock_loop_")
+"""How metrics begin that all parts of one process report alike."""
+_COUNTERS: Final = frozenset(("counter", "histogram"))
 
 _SUMMED: Final = (
     "appends_per_s",
@@ -39,12 +42,24 @@ _SUMMED: Final = (
 _STATES: Final = ("running", "failed", "canceled", "done", "idle")
 
 
-def metrics(texts: Iterable[str]) -> bytes:
-    """Return the metrics of all processes in Prometheus' text format."""
+def metrics(texts: Iterable[str], *, of_one_process: bool = False) -> bytes:
+    """Return the metrics of all processes, or of all parts of one, in Prometheus' text format."""
+    return _merged(texts, of_one_process=of_one_process, types=None)
+
+
+def counters(texts: Iterable[str]) -> bytes:
+    """Return what parts of one process have counted, without what there is at the moment."""
+    return _merged(texts, of_one_process=True, types=_COUNTERS)
+
+
+def _merged(texts: Iterable[str], *, of_one_process: bool, types: frozenset[str] | None) -> bytes:
     heads: dict[str, str] = {}
     samples: dict[str, dict[tuple[str, str], float]] = {}
     for text in texts:
         for family in text_string_to_metric_families(text):
+            if types is not None and family.type not in types:
+                continue
+            combine = _combine(family.name, of_one_process=of_one_process)
             name = family.name + ("_total" if family.type == "counter" else "")
             help = family.documentation.replace("\\", "\\\\").replace("\n", "\\n")
             heads.setdefault(name, f"# HELP {name} {help}\n# TYPE {name} {family.type}\n")
@@ -52,9 +67,7 @@ def metrics(texts: Iterable[str]) -> bytes:
             for sample in family.samples:
                 key = (sample.name, _labels(sample.labels))
                 before = values.get(key)
-                values[key] = (
-                    sample.value if before is None else _combine(sample.name)(before, sample.value)
-                )
+                values[key] = sample.value if before is None else combine(before, sample.value)
     lines = []
     for name, head in heads.items():
         lines.append(head)
@@ -62,10 +75,11 @@ def metrics(texts: Iterable[str]) -> bytes:
     return "".join(lines).encode()
 
 
-def _combine(name: str) -> Callable[[float, float], float]:
+def _combine(name: str, *, of_one_process: bool) -> Callable[[float, float], float]:
     if name in _SMALLEST:
         return min
-    return max if name in _LARGEST else _sum
+    is_same = of_one_process and name.startswith(_OF_PROCESS)
+    return max if is_same or name in _LARGEST else _sum
 
 
 def _sum(one: float, other: float) -> float:

@@ -8,6 +8,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -26,12 +27,19 @@ from penstock.http.cluster.relays import Relays
 from penstock.http.cluster.shards import LocalShards
 from penstock.http.exchange import exchanges_for
 from penstock.http.forwarding.hop import Hops
-from penstock.http.metrics import access_log_metrics, route_metrics, tier_stats_metrics
+from penstock.http.metrics import (
+    access_log_metrics,
+    connection_metrics,
+    loop_metrics,
+    route_metrics,
+    tier_stats_metrics,
+)
 from penstock.http.native.head_cache import HeadCache
 from penstock.http.native.peer_server import PeerServer
 from penstock.http.native.server import Server, listen, url_of
 from penstock.http.otel.telemetry import open_telemetry
 from penstock.http.traffic import Traffic
+from penstock.http.watchdog import LoopWatchdog
 from penstock.log.cluster.connections import Connections
 from penstock.log.cluster.database import OutcomeUnknown, Refused
 from penstock.log.cluster.node import WATCH_S, Node, assigned
@@ -99,6 +107,8 @@ class ClusterNode:
             undo.push_async_callback(self.node.leave)
             self._open_parts()
             undo.push_async_callback(self._connections.close)
+            self._watchdog.start()
+            undo.callback(self._watchdog.close)
             door = PeerServer(Door(self._hops, self._shards, self._look_now.set), self._settings)
             undo.callback(door.close)
             await door.start(peers.dup())
@@ -149,9 +159,11 @@ class ClusterNode:
             self._access_log.start()
         if self._telemetry is not None:
             self._telemetry.start(self._collect)
+        self._watchdog = LoopWatchdog(stall_s=settings.loop_stall_ms / 1000)
         self._traffic = Traffic()
+        self._app = NodeApp(node, self._shards, self._front, self._relays, self._metrics)
         self._server = Server(
-            NodeApp(node, self._shards, self._front, self._relays, self._metrics),
+            self._app,
             settings,
             self._tls,
             traffic=self._traffic,
@@ -255,6 +267,7 @@ class ClusterNode:
             self._connections,
             self._hops,
             self._filler,
+            self._watchdog,
             self._look_now.set,
         )
         self._starting.add(host)
@@ -276,10 +289,14 @@ class ClusterNode:
         self._shards.add(host)
         self._opened += 1
         self._changed()
+        # The connections are those of the node: one of its shards has them for all.
+        host.app.traffic.connections = partial(self._count_connections, host)
         if self.node.about.shards == 1:
-            table = self._server.table
-            table.answered = host.app.traffic.routes.answered
-            host.app.traffic.connections = table.count
+            self._server.table.answered = host.app.traffic.routes.answered
+
+    def _count_connections(self, host: ShardHost) -> int:
+        first = next(iter(self._shards.hosts.values()), None)
+        return self._server.table.count() if host is first else 0
 
     async def _join(self, host: ShardHost) -> None:
         """Let a shard learn what the first one stores; ClusterUnavailable if the node that has that
@@ -346,10 +363,12 @@ class ClusterNode:
     async def _close(self, host: ShardHost, *, timeout_s: float | None) -> None:
         """Hand a shard over, or let go of one that was lost."""
         self._shards.remove(host)
+        self._app.leaves(host)
         self._changed()
         self._forwarded += host.forwarded
         async with self._room:
             await host.close(timeout_s=timeout_s)
+        self._app.has_left(host)
         await self._front.poke()
 
     def _changed(self) -> None:
@@ -436,6 +455,9 @@ class ClusterNode:
             metrics += route_metrics(self._traffic.routes.all)
         if self._connections.tier is not None:
             metrics += tier_stats_metrics(self._connections.tier)
+        if not hosts:  # which would show them
+            metrics += loop_metrics(self._watchdog)
+            metrics += connection_metrics(self._traffic)
         return metrics
 
     def _collect(self) -> Iterable[Metric]:
