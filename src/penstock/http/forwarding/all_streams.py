@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from binascii import a2b_base64
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterable
@@ -18,12 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from penstock.backoff import Backoff
-from penstock.errors import BadRequest, NotOwner, PenstockError, StreamTrimmed
-from penstock.http.forwarding.changes import CREATED, ENDED, FOUND, MARK
-from penstock.http.forwarding.control import PREFIX
+from penstock.errors import BadRequest, PenstockError, StreamTrimmed
+from penstock.http.forwarding.changes import CREATED, ENDED, FOUND, MARK, QUESTION
 from penstock.http.forwarding.owners import unowned
-from penstock.http.message import EventBody
+from penstock.http.forwarding.peer_lines import lines_of, read_again
 from penstock.log.lineage import token
 from penstock.log.requests import Appended
 from penstock.log.stream import ForkPoint, Stream, StreamInfo
@@ -43,7 +40,6 @@ SYNC_S: Final = 2.0
 """How long a request waits for a peer that is being started."""
 
 _log = logging.getLogger("penstock.http")
-_backoff = Backoff(base_s=0.05, cap_s=2.0, jitter=0.5)
 
 
 class AllStreams:
@@ -252,7 +248,8 @@ class PeerFeed:
     async def want(self, patterns: list[str], paths: list[str]) -> None:
         """Be told of more streams; return when all of them that there are now are known."""
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            reading = read_again(self._read, self.peer, on_ended=self._has_ended)
+            self._task = asyncio.get_running_loop().create_task(reading)
             await self._in_time(asyncio.shield(self._synced), SYNC_S)
             return
         await self._in_time(asyncio.shield(self._synced), SYNC_S)
@@ -279,40 +276,21 @@ class PeerFeed:
 
     # -- the feed
 
-    async def _run(self) -> None:
-        failures = 0
-        while True:
-            try:
-                await self._read()
-                failures = 0
-            except NotOwner:
-                failures += 1
-            except Exception:  # noqa: BLE001 - it is tried again
-                failures += 1
-                _log.exception("the changes of %s cannot be followed", self.peer.name)
-            self._lose_marks()
-            if self._synced.done():
-                self._synced = asyncio.get_running_loop().create_future()
-            await asyncio.sleep(_backoff.wait_s(failures + 1, random.random()))
-
-    def _lose_marks(self) -> None:
-        """Nobody gets a mark of a feed that has ended."""
+    def _has_ended(self) -> None:
+        """Nobody gets a mark of a feed that has ended, and what it says next is waited for."""
         for future in self._marks.values():
             if not future.done():
                 future.set_exception(unowned(f"{self.peer.name} has gone."))
                 future.exception()
         self._marks.clear()
         self._last_mark = 0
+        if self._synced.done():
+            self._synced = asyncio.get_running_loop().create_future()
 
     async def _read(self) -> None:
         question = msgspec.json.encode(self._streams.interest())
-        response = await self._forwarder.ask(self.peer, "POST", PREFIX + b"changes", question)
-        if response.status != 200 or not isinstance(response.body, EventBody):
-            raise unowned(f"{self.peer.name} says nothing of its streams.")
-        lines = Lines(self._line)
         self._seen = set()
-        response.body.attach(lines)
-        try:
+        async with lines_of(self.peer, self._forwarder, QUESTION, question, self._line) as lines:
             # All streams that it has now are before this mark.
             number = await self._peers.ask(
                 self.peer, "mark", {"feed": self._streams.interest()["feed"]}
@@ -324,8 +302,6 @@ class PeerFeed:
             if not self._synced.done():
                 self._synced.set_result(None)
             await lines.ended
-        finally:
-            response.body.detach()
 
     def _line(self, line: dict[str, Any]) -> None:
         kind = line["k"]
@@ -342,29 +318,6 @@ class PeerFeed:
             self._streams.changed(kind, line, self.known)
         except PenstockError:
             _log.exception("a change of %s cannot be taken over", self.peer.name)
-
-
-class Lines:
-    """The Sink of a feed: lines of JSON."""
-
-    def __init__(self, on_line: Callable[[Any], None]) -> None:
-        self._on_line = on_line
-        self._received = b""
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.congested = False
-        self.buffered = 0
-
-    def write(self, data: bytes) -> None:
-        *lines, self._received = (self._received + data).split(b"\n")
-        for line in lines:
-            self._on_line(msgspec.json.decode(line))
-
-    def close(self) -> None:
-        if not self.ended.done():
-            self.ended.set_result(None)
-
-    def abort(self) -> None:
-        self.close()
 
 
 def _copy(line: dict[str, Any]) -> Stream:

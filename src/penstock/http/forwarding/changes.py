@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.log.mutations import Mutation
     from penstock.log.stream import Stream
 
+QUESTION: Final = "changes"
 PAGE: Final = 500
 ROUTES_MAX: Final = 100_000
 """Paths of which it is remembered whether a peer wants to know of them."""
@@ -45,7 +46,7 @@ class ChangeFeeds:
     def __init__(self, engine: Engine, control: Control) -> None:
         self._engine = engine
         self._feeds: dict[str, Feed] = {}
-        control.add_stream("changes", self._open)
+        control.add_stream(QUESTION, self._open)
         control.add("interest", self._interest)
         control.add("mark", self._mark)
         control.add("position", self._position)

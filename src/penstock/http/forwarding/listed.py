@@ -7,18 +7,11 @@ A peer that goes away keeps what it had until it has said again what it has.
 from __future__ import annotations
 
 import asyncio
-import logging
-import random
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from penstock.backoff import Backoff
-from penstock.errors import NotOwner
-from penstock.http.forwarding.all_streams import Lines
-from penstock.http.forwarding.control import PREFIX
 from penstock.http.forwarding.listing_feed import LISTED, QUESTION
-from penstock.http.forwarding.owners import unowned
-from penstock.http.message import EventBody
+from penstock.http.forwarding.peer_lines import lines_of, read_again
 from penstock.http.streams.registry import Entry
 
 if TYPE_CHECKING:
@@ -26,9 +19,6 @@ if TYPE_CHECKING:
     from penstock.http.forwarding.owners import Owners, Peer
 
 OnChanged = Callable[[Iterable[str]], None]
-
-_log = logging.getLogger("penstock.http")
-_backoff = Backoff(base_s=0.05, cap_s=2.0, jitter=0.5)
 
 
 class ListedElsewhere:
@@ -68,36 +58,15 @@ class PeerList:
         self._forwarder = forwarder
         self._on_changed = on_changed
         self._named: set[str] | None = None  # while all streams are being named
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = asyncio.get_running_loop().create_task(read_again(self._read, peer))
 
     def close(self) -> None:
         self._task.cancel()
 
-    async def _run(self) -> None:
-        failures = 0
-        while True:
-            try:
-                await self._read()
-                failures = 0
-            except NotOwner:
-                failures += 1
-            except Exception:  # noqa: BLE001 - it is tried again
-                failures += 1
-                _log.exception("the streams of %s cannot be listed", self._peer.name)
-            await asyncio.sleep(_backoff.wait_s(failures + 1, random.random()))
-
     async def _read(self) -> None:
-        target = PREFIX + QUESTION.encode()
-        response = await self._forwarder.ask(self._peer, "POST", target, b"null")
-        if response.status != 200 or not isinstance(response.body, EventBody):
-            raise unowned(f"{self._peer.name} does not list its streams.")
         self._named = set()
-        lines = Lines(self._line)
-        response.body.attach(lines)
-        try:
+        async with lines_of(self._peer, self._forwarder, QUESTION, b"null", self._line) as lines:
             await lines.ended
-        finally:
-            response.body.detach()
 
     def _line(self, line: list[Any]) -> None:
         if line == LISTED:
