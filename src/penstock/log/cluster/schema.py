@@ -109,6 +109,7 @@ ALTER TABLE penstock.cluster ADD COLUMN restored bigint NOT NULL DEFAULT 0;
 """,
     5: """
 ALTER TABLE penstock.node ADD COLUMN settings text NOT NULL DEFAULT '';
+ALTER TABLE penstock.extent SET (autovacuum_vacuum_threshold = 50);
 """,
 }
 """What makes a cluster of a format one of the next; $1 is a new secret."""
