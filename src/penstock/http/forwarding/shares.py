@@ -164,7 +164,7 @@ class Shares:
         query = parse_query(request.query, frozenset({"sort", "limit"}))
         parts = [content(each) for each in responses]
         sort, limit = query.get("sort", "appends"), int(query.get("limit", "100"))
-        return document(merging.activity(parts, sort, limit))
+        return document(await asyncio.to_thread(merging.activity, parts, sort, limit))
 
     async def _backup(self, handler: Handler, path: str, request: Request) -> Response:
         return await self._job(handler, path, request)
