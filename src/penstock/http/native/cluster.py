@@ -398,9 +398,24 @@ class ClusterNode:
         await asyncio.gather(*(host.close(timeout_s=timeout_s) for host in hosts))
 
     def _metrics(self) -> list[Metric]:
+        metrics = self._metrics_of_cluster()
+        metrics += self._relays.metrics()
+        metrics += self._filler.metrics()
+        if self._access_log is not None:
+            metrics += access_log_metrics(self._access_log)
+        if self.node.about.shards > 1:
+            metrics += route_metrics(self._traffic.routes.all)
+        if self._connections.tier is not None:
+            metrics += tier_stats_metrics(self._connections.tier)
+        if not self._shards.hosts:  # which would show them
+            metrics += loop_metrics(self._watchdog)
+            metrics += connection_metrics(self._traffic)
+        return metrics
+
+    def _metrics_of_cluster(self) -> list[Metric]:
         hosts = self._shards.hosts.values()
         forwarded = self._forwarded + self._front.forwarded + sum(h.forwarded for h in hosts)
-        metrics: list[Metric] = [
+        return [
             GaugeMetricFamily(
                 "penstock_cluster_shards",
                 "Shards of the cluster.",
@@ -447,18 +462,6 @@ class ClusterNode:
                 value=self._connections.lane.batches,
             ),
         ]
-        metrics += self._relays.metrics()
-        metrics += self._filler.metrics()
-        if self._access_log is not None:
-            metrics += access_log_metrics(self._access_log)
-        if self.node.about.shards > 1:
-            metrics += route_metrics(self._traffic.routes.all)
-        if self._connections.tier is not None:
-            metrics += tier_stats_metrics(self._connections.tier)
-        if not hosts:  # which would show them
-            metrics += loop_metrics(self._watchdog)
-            metrics += connection_metrics(self._traffic)
-        return metrics
 
     def _collect(self) -> Iterable[Metric]:
         """Return what is sent by OTLP: the metrics of the node, and of its shard if it has one."""
