@@ -7,6 +7,8 @@ from operator import itemgetter
 
 import msgspec
 import pytest
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.config.settings import Settings
 from penstock.http.app import open_app
@@ -109,12 +111,15 @@ def test_what_all_parts_of_one_process_report_alike_is_not_summed() -> None:
         "# TYPE penstock_streams gauge\npenstock_streams 1.0\n"
     )
     texts = [text.format(open=7, stalls=3), text.format(open=8, stalls=3)]
-    lines = merging.metrics(texts, of_one_process=True).decode().splitlines()
-    assert {"process_open_fds 8.0", "penstock_loop_stalls_total 3.0"} <= set(lines)
-    assert {"penstock_appends_total 4.0", "penstock_streams 2.0"} <= set(lines)
-    counters = merging.counters(texts).decode().splitlines()
-    assert {"penstock_loop_stalls_total 3.0", "penstock_appends_total 4.0"} <= set(counters)
-    assert not {line.split()[0] for line in counters} & {"process_open_fds", "penstock_streams"}
+    parts = [list(text_string_to_metric_families(text)) for text in texts]
+    counted = {"penstock_loop_stalls_total": 3.0, "penstock_appends_total": 4.0}
+    amounts = {"process_open_fds": 8.0, "penstock_streams": 2.0}
+    assert _values(merging.families(parts, of_one_process=True)) == counted | amounts
+    assert _values(merging.counters(parts)) == counted
+
+
+def _values(metrics: list[Metric]) -> dict[str, float]:
+    return {sample.name: sample.value for metric in metrics for sample in metric.samples}
 
 
 def test_what_one_process_did_about_a_notify_the_others_did_not_ignore() -> None:

@@ -83,11 +83,17 @@ class Metrics:
     def collect(self) -> Iterator[Metric]:
         return self._sources.collect()
 
+    def all(self) -> list[Metric]:
+        """Return the metrics of all sources, and those of the process."""
+        return list(self._registry.collect())
+
     async def get(self, path: str, request: Request) -> Response:
         # Counters belong to the event loop; their text, which is most of the work, does not.
-        collected = list(self._registry.collect())
-        text = await asyncio.to_thread(render, collected)
-        return Response(200, [(b"content-type", CONTENT_TYPE_LATEST.encode()), NO_STORE], text)
+        return text_response(await asyncio.to_thread(render, self.all()))
+
+
+def text_response(text: bytes) -> Response:
+    return Response(200, [(b"content-type", CONTENT_TYPE_LATEST.encode()), NO_STORE], text)
 
 
 def render(metrics: Iterable[Metric]) -> bytes:

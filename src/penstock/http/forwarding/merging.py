@@ -6,11 +6,17 @@ Pure: documents in, a document out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any, Final
 
+from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from penstock.http.metrics import render
+
 Document = dict[str, Any]
+_Series = tuple[str, tuple[tuple[str, str], ...]]
+"""A sample by its name and its labels."""
 
 # Gauges that are no amounts: of these the smallest or the largest counts.
 _SMALLEST: Final = frozenset(
@@ -42,37 +48,44 @@ _SUMMED: Final = (
 _STATES: Final = ("running", "failed", "canceled", "done", "idle")
 
 
-def metrics(texts: Iterable[str], *, of_one_process: bool = False) -> bytes:
-    """Return the metrics of all processes, or of all parts of one, in Prometheus' text format."""
-    return _merged(texts, of_one_process=of_one_process, types=None)
+def metrics(texts: Iterable[str]) -> bytes:
+    """Return the metrics of all processes in Prometheus' text format."""
+    return render(families(map(text_string_to_metric_families, texts)))
 
 
-def counters(texts: Iterable[str]) -> bytes:
+def families(
+    parts: Iterable[Iterable[Metric]],
+    *,
+    of_one_process: bool = False,
+    types: frozenset[str] | None = None,
+) -> list[Metric]:
+    """Return the metrics of all processes, or of all parts of one; only those of some types if
+    that is asked for."""
+    merged: dict[str, Metric] = {}
+    values: dict[str, dict[_Series, float]] = {}
+    for metric in chain.from_iterable(parts):
+        if types is not None and metric.type not in types:
+            continue
+        merged.setdefault(metric.name, metric)
+        of_name = values.setdefault(metric.name, {})
+        combine = _combine(metric.name, of_one_process=of_one_process)
+        for sample in metric.samples:
+            key = (sample.name, tuple(sorted(sample.labels.items())))
+            before = of_name.get(key)
+            of_name[key] = sample.value if before is None else combine(before, sample.value)
+    return [_family(metric, values[name]) for name, metric in merged.items()]
+
+
+def counters(parts: Iterable[Iterable[Metric]]) -> list[Metric]:
     """Return what parts of one process have counted, without what there is at the moment."""
-    return _merged(texts, of_one_process=True, types=_COUNTERS)
+    return families(parts, of_one_process=True, types=_COUNTERS)
 
 
-def _merged(texts: Iterable[str], *, of_one_process: bool, types: frozenset[str] | None) -> bytes:
-    heads: dict[str, str] = {}
-    samples: dict[str, dict[tuple[str, str], float]] = {}
-    for text in texts:
-        for family in text_string_to_metric_families(text):
-            if types is not None and family.type not in types:
-                continue
-            combine = _combine(family.name, of_one_process=of_one_process)
-            name = family.name + ("_total" if family.type == "counter" else "")
-            help = family.documentation.replace("\\", "\\\\").replace("\n", "\\n")
-            heads.setdefault(name, f"# HELP {name} {help}\n# TYPE {name} {family.type}\n")
-            values = samples.setdefault(name, {})
-            for sample in family.samples:
-                key = (sample.name, _labels(sample.labels))
-                before = values.get(key)
-                values[key] = sample.value if before is None else combine(before, sample.value)
-    lines = []
-    for name, head in heads.items():
-        lines.append(head)
-        lines += [f"{each}{labels} {_number(v)}\n" for (each, labels), v in samples[name].items()]
-    return "".join(lines).encode()
+def _family(like: Metric, values: dict[_Series, float]) -> Metric:
+    family = Metric(like.name, like.documentation, like.type)
+    for (name, labels), value in values.items():
+        family.add_sample(name, dict(labels), value)
+    return family
 
 
 def _combine(name: str, *, of_one_process: bool) -> Callable[[float, float], float]:
@@ -84,22 +97,6 @@ def _combine(name: str, *, of_one_process: bool) -> Callable[[float, float], flo
 
 def _sum(one: float, other: float) -> float:
     return one + other
-
-
-def _labels(labels: dict[str, str]) -> str:
-    if not labels:
-        return ""
-    escaped = (
-        (name, value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"'))
-        for name, value in labels.items()
-    )
-    return "{" + ",".join(f'{name}="{value}"' for name, value in escaped) + "}"
-
-
-def _number(value: float) -> str:
-    if value == float("inf"):
-        return "+Inf"
-    return repr(float(value))
 
 
 def activity(parts: list[Document], sort: str, limit: int) -> Document:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import socket
 from collections.abc import Callable, Coroutine, Iterable
@@ -86,6 +87,7 @@ class ClusterNode:
         self._look_now = asyncio.Event()
         self._failed: asyncio.Future[None] = stopping.get_loop().create_future()
         self._forwarded = self._opened = 0
+        self._has_closed = False  # a shard, since the last collection
 
     def _listen_for_peers(self) -> socket.socket:
         """Return the socket for other nodes, who find it at the host of this node's URL."""
@@ -255,9 +257,20 @@ class ClusterNode:
             error = None if task.cancelled() else task.exception()
             if error is not None:
                 self._fail(error)
+            if not self._busy:
+                self._settle()
 
         task.add_done_callback(ended)
         return task
+
+    def _settle(self) -> None:
+        """No shard comes or goes: exclude what there is from later collections, which would hold
+        the event loop up for as long as they look at all shards."""
+        if self._has_closed:
+            self._has_closed = False
+            gc.unfreeze()
+            gc.collect()
+        gc.freeze()
 
     async def _open(self, shard: int) -> None:
         host = ShardHost(
@@ -369,6 +382,7 @@ class ClusterNode:
         async with self._room:
             await host.close(timeout_s=timeout_s)
         self._app.has_left(host)
+        self._has_closed = True
         await self._front.poke()
 
     def _changed(self) -> None:
