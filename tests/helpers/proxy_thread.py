@@ -6,11 +6,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 START_TIMEOUT_S = 10.0
 READ_BYTES = 64 * 1024
+ACCEPT_TURNS = 5
+"""After so many turns of its loop, asyncio has handed over whatever connections it has accepted."""
 
 P = TypeVar("P", bound="ProxyThread")
 
@@ -47,22 +49,30 @@ class ProxyThread:
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
         await self._stop.wait()
+        # Not `close` at once: asyncio forgets what it has accepted and not handed over yet.
+        for sock in server.sockets:
+            self.loop.remove_reader(sock.fileno())
+        for _ in range(ACCEPT_TURNS):
+            await asyncio.sleep(0)
         server.close()
         for task in self.connections:
             task.cancel()
         await asyncio.gather(*self.connections, return_exceptions=True)
+        await asyncio.sleep(0)  # their transports are closed in the next turn
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = self.loop.create_task(self._carry(reader, writer))
         self.connections.add(task)
-        try:
-            await self.connection(reader, writer)
-        except (OSError, asyncio.CancelledError):
-            pass
-        finally:
+
+        def ended(_: asyncio.Task[None]) -> None:
             self.connections.discard(task)
-            writer.transport.abort()
+            writer.transport.abort()  # also of one that was cancelled before it began
+
+        task.add_done_callback(ended)
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.CancelledError):
+            await self.connection(reader, writer)
 
 
 @contextmanager
