@@ -49,16 +49,18 @@ def test_no_request_is_refused_while_nodes_join_and_stop_in_order() -> None:
         cluster = Cluster(stack, dsn, "--cluster-durability", "single")
         first = cluster.add()
         cluster.spread()
-        with Workload(cluster, writers=2, readers=False) as work:
+        with Workload(cluster, writers=4, readers=False) as work:
             work.goes_on()
-            second = cluster.add()
-            cluster.spread()
-            work.goes_on()
-            # Clients of the one that stops are gone before: it closes their connections.
-            cluster.nodes.remove(first)
-            work.goes_on()
-            assert first.terminate() == 0
-            work.goes_on()
-            assert cluster.owner() is second
+            for _ in range(3):
+                second = cluster.add()
+                cluster.spread()
+                work.goes_on()
+                # Clients of the one that stops are gone before: it closes their connections.
+                cluster.nodes.remove(first)
+                work.goes_on()
+                assert first.terminate() == 0
+                work.goes_on()
+                assert cluster.owner() is second
+                first = second
         work.check()
         assert not work.refused, work.refused

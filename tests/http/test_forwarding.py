@@ -233,3 +233,58 @@ async def test_the_owner_that_a_peer_names_is_asked_once(tmp_path: Path) -> None
         Hops("secret").parse(head.split(b"penstock-hop: ")[1].split(b"\r\n")[0]) for head in asked
     ]
     assert [hop is not None and hop.is_local for hop in hops] == [False, True]
+
+
+class Answering:
+    """A peer that answers when a test says so."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.asked = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        while True:
+            await _head(reader)
+            self.asked.set()
+            await self.go.wait()
+            writer.write(b"HTTP/1.1 204 x\r\n\r\n")
+
+
+@on_loop
+async def test_a_peer_that_has_nothing_any_more_may_answer_what_it_was_asked(
+    tmp_path: Path,
+) -> None:
+    one = Answering()
+    async with _forwarder(tmp_path, one.serve) as (forwarder, peer):
+        answer = asyncio.create_task(forwarder.forward(peer, _request()))
+        await one.asked.wait()
+        forwarder.keep(owners=(), living=(peer.address,))
+        one.go.set()
+        assert (await answer).status == 204
+        assert (await forwarder.forward(peer, _request())).status == 204
+        assert one.connections == 1
+        forwarder.keep(owners=(), living=(peer.address,))
+        assert (await forwarder.forward(peer, _request())).status == 204
+        assert one.connections == 2  # no idle one is kept
+
+
+@on_loop
+async def test_nobody_waits_for_a_peer_that_is_gone_or_says_nothing_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Answering()
+    async with _forwarder(tmp_path, one.serve) as (forwarder, peer):
+        for living in ((), (peer.address,)):
+            answer = asyncio.create_task(forwarder.forward(peer, _request()))
+            await one.asked.wait()
+            one.asked.clear()
+            if living:
+                forwarder.keep(owners=(), living=living)
+                monkeypatch.setattr("penstock.http.forwarding.forwarder.ANSWER_S", 0.0)
+            forwarder.keep(owners=(), living=living)
+            with pytest.raises(NotOwner) as lost:
+                await answer
+            assert not lost.value.is_unsent
+            forwarder.keep(owners=(peer.address,), living=(peer.address,))

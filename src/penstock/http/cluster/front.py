@@ -44,9 +44,9 @@ class Front:
     def forwarded(self) -> int:
         return self.forwarder.relayed
 
-    def keep(self, addresses: set[Address]) -> None:
-        """Wait for nobody at another address any more: it may be frozen, and never say so."""
-        self.forwarder.keep(addresses)
+    def keep(self, owners: set[Address], living: set[Address]) -> None:
+        """Wait for nobody at another address any more."""
+        self.forwarder.keep(owners, living)
 
     def close(self) -> None:
         self.forwarder.close()

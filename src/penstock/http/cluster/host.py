@@ -130,10 +130,10 @@ class ShardHost:
     def forwarded(self) -> int:
         return 0 if self.part is None else self.part.forwarder.relayed
 
-    def keep(self, addresses: set[Address]) -> None:
+    def keep(self, owners: set[Address], living: set[Address]) -> None:
         """Wait for nobody at another address any more."""
         if self.part is not None:
-            self.part.forwarder.keep(addresses)
+            self.part.forwarder.keep(owners, living)
 
     def during(self, answer: Response | Awaitable[Response]) -> Response | Awaitable[Response]:
         """Note an answer that takes its time: a shard is handed over when they are done."""

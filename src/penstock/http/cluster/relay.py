@@ -242,6 +242,7 @@ class Relay:
         """Return the tail at the owner, when there is one; None if there is none to be had."""
         while True:
             address = address_of(self._cluster.node, self._shard)
+            look = self._cluster.node.next_look()
             try:
                 response = await self._ask(TAIL, self._question(), self._cluster.ask_s)
             except PenstockError:
@@ -252,19 +253,16 @@ class Relay:
                 return None if body is None else Upstream(self, body, address)
             if self.engine is None:
                 return None
-            await self._next_look()
+            try:
+                async with asyncio.timeout(self._cluster.look_s):
+                    await look.wait()
+            except TimeoutError:
+                pass  # PostgreSQL does not answer; the owner may.
 
     def _question(self) -> dict[str, Any]:
         if self.engine is None:
             return {"path": self.path, "offset": self._first_offset}
         return {"path": self.path, "id": self.stream.id, "position": self.stream.tail}
-
-    async def _next_look(self) -> None:
-        try:
-            async with asyncio.timeout(self._cluster.look_s):
-                await self._cluster.node.next_look()
-        except TimeoutError:
-            pass  # PostgreSQL does not answer; the owner may.
 
     def check(self, now_s: float) -> None:
         """Ask for the tail anew if its owner is silent, or another node owns the shard."""

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 IDLE_MAX: Final = 64
 """Connections to one peer that wait for a request."""
 CONNECT_S: Final = 5.0
+ANSWER_S: Final = 1.0
+"""How long an answer may take to come from a peer that has nothing any more. It is refused there
+at once, or was waited for before the peer let go."""
 
 _DROPPED: Final = frozenset(
     {
@@ -50,13 +53,23 @@ class Fills(Protocol):
 class Forwarder:
     """The connections to all peers. Belongs to one event loop."""
 
-    __slots__ = ("_idle", "_is_closed", "_open", "_owners", "filler", "hops", "relayed")
+    __slots__ = (
+        "_idle",
+        "_is_closed",
+        "_left",
+        "_open",
+        "_owners",
+        "filler",
+        "hops",
+        "relayed",
+    )
 
     def __init__(self, owners: Owners, hops: Hops) -> None:
         self._owners = owners
         self.hops = hops
         self._idle: dict[Address, list[PeerConnection]] = {}
         self._open: dict[PeerConnection, Address] = {}
+        self._left: dict[Address, float] = {}  # peers that have nothing, and since when
         self._is_closed = False
         self.filler: Fills | None = None
         self.relayed = 0
@@ -162,10 +175,17 @@ class Forwarder:
         if idle and connection in idle:
             idle.remove(connection)
 
-    def keep(self, addresses: Collection[Address]) -> None:
-        """Cut the connections to all other addresses: nobody there is waited for any more."""
+    def keep(self, owners: Collection[Address], living: Collection[Address]) -> None:
+        """Use the connections to owners again, and no others. A peer that lives and has nothing any
+        more may still answer what it was asked; nobody is waited for anywhere else: a peer that is
+        gone may be frozen, and never say so."""
+        now = asyncio.get_running_loop().time()
+        left = {address for address in self._open.values() if address not in owners}
+        self._left = {address: self._left.get(address, now) for address in left}
+        for address in left:
+            self.drop_idle(address)
         for connection, address in list(self._open.items()):
-            if address not in addresses:
+            if address in left and (address not in living or now >= self._left[address] + ANSWER_S):
                 connection.abort()
 
     def drop_idle(self, address: Address) -> None:

@@ -59,6 +59,8 @@ HANDOVERS: Final = 4
 POKES: Final = 3
 """Pokes in a row that the node with the first shard leaves without an answer, before it counts as
 out of reach."""
+LEAVE_S: Final = 1.0
+"""How long a node that stops waits for others to notice that it has nothing any more."""
 REST_S: Final = 5.0
 """When a shard that cannot be opened is tried again."""
 _ANY_HOST: Final = frozenset(("", "0.0.0.0", "::"))  # noqa: S104 - what is refused
@@ -134,6 +136,8 @@ class ClusterNode:
                 self._relays.close()
                 self._front.close()
                 await self._close_all(timeout_s=None if clock is None else clock.checkpoint_s())
+                if clock is not None:
+                    await door.until_left(min(LEAVE_S, clock.drain_s()))
                 if self._access_log is not None:
                     self._access_log.close()
                 if self._telemetry is not None:
@@ -201,16 +205,13 @@ class ClusterNode:
             return
         views = node.views.values()
         takeover_s = self._settings.cluster_takeover_s
-        living = {
-            parse_address(view.seen.peer)
-            for view in views
-            if view.node is not None and not view.seen.is_gone(takeover_s)
-        }
-        living.add(parse_address(node.peer))
-        self._front.keep(living)
+        owners = {parse_address(view.seen.peer) for view in views if not view.is_free(takeover_s)}
+        owners.add(parse_address(node.peer))
+        living = {parse_address(peer) for peer in node.living_peers}
+        self._front.keep(owners, living)
         # One that is being opened waits for other shards, too.
         for host in (*self._shards.hosts.values(), *self._starting):
-            host.keep(living)
+            host.keep(owners, living)
         for shard in range(node.about.shards):
             if shard in self._busy:
                 continue
@@ -221,7 +222,7 @@ class ClusterNode:
             elif not hosted.is_owner:
                 self._begin(shard, self._close(hosted, timeout_s=0))
             elif self._is_anothers(shard):
-                self._begin(shard, self._close(hosted, timeout_s=HANDOVER_S))
+                self._begin(shard, self._hand_over(hosted))
 
     def _is_to_be_opened(self, shard: int) -> bool:
         """Whether a shard that is not here is to be: it is assigned to this node, or was left
@@ -373,14 +374,18 @@ class ClusterNode:
             return True
         return False
 
-    async def _close(self, host: ShardHost, *, timeout_s: float | None) -> None:
-        """Hand a shard over, or let go of one that was lost."""
+    async def _hand_over(self, host: ShardHost) -> None:
+        """Let another node have a shard. Until it is its turn it is served here."""
+        async with self._room:
+            await self._close(host, timeout_s=HANDOVER_S)
+
+    async def _close(self, host: ShardHost, *, timeout_s: float) -> None:
+        """Serve a shard no more, which was lost or is handed over."""
         self._shards.remove(host)
         self._app.leaves(host)
         self._changed()
         self._forwarded += host.forwarded
-        async with self._room:
-            await host.close(timeout_s=timeout_s)
+        await host.close(timeout_s=timeout_s)
         self._app.has_left(host)
         self._has_closed = True
         await self._front.poke()

@@ -6,6 +6,7 @@ One timer serves every connection, so that a request or an idle reader costs non
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Protocol
 
@@ -68,6 +69,7 @@ class ConnectionTable:
 
     __slots__ = (
         "_addresses",
+        "_empty",
         "_last_turn",
         "_per_address",
         "_per_address_max",
@@ -83,7 +85,6 @@ class ConnectionTable:
         "connections",
         "connections_max",
         "draining",
-        "empty",
         "encoder",
         "eof_s",
         "events",
@@ -142,8 +143,7 @@ class ConnectionTable:
         self.connections_max = settings.connections_max
         self.pipeline_max = settings.pipeline_max
         self.draining = False
-        self.empty = asyncio.Event()
-        self.empty.set()
+        self._empty = asyncio.Event()
         shortest = min(
             settings.header_timeout_s,
             settings.body_timeout_s,
@@ -209,13 +209,19 @@ class ConnectionTable:
     def connection_gone(self) -> None:
         """Note that a connection has gone from `connections`, `events` or `opening`."""
         if not self.count():
-            self.empty.set()
+            self._empty.set()
+
+    async def emptied(self, timeout_s: float) -> bool:
+        """Wait until all connections are gone; return whether they are."""
+        if self.count():
+            self._empty.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._empty.wait(), timeout_s)
+        return not self.count()
 
     def drain(self) -> None:
         """Begin to stop: idle connections close, live readers end, responses say close."""
         self.draining = True
-        if self.count():
-            self.empty.clear()
         self.app.drain()
         for events in list(self.events):
             events.finish()

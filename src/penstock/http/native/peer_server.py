@@ -60,11 +60,12 @@ class PeerServer:
         """Let requests in flight finish, end live responses, and cut the rest."""
         self.accept_no_more()
         self._table.drain()
-        try:
-            await asyncio.wait_for(self._table.empty.wait(), clock.drain_s())
-        except TimeoutError:
-            pass
+        await self._table.emptied(clock.drain_s())
         self._table.stop()
+
+    async def until_left(self, timeout_s: float) -> None:
+        """Wait until peers have closed their connections: what they send meanwhile is answered."""
+        await self._table.emptied(timeout_s)
 
     def close(self) -> None:
         """Cut all connections."""

@@ -252,8 +252,6 @@ class Server:
         if self.tls is not None:
             self.tls.close()
         self.table.drain()
-        try:
-            await asyncio.wait_for(self.table.empty.wait(), clock.drain_s())
-        except TimeoutError:
+        if not await self.table.emptied(clock.drain_s()):
             log.warning("cut %d connections that did not finish in time", self.table.count())
         self.table.stop()

@@ -144,7 +144,7 @@ class Node:
         self.living: list[str] = []
         """The nodes that shards are assigned to, as of the last look."""
         self.living_peers: list[str] = []
-        """Where those nodes take what others forward."""
+        """Where those, and nodes that are leaving, take what others forward."""
         self.differing: list[str] = []
         """Those that have another value of a setting that all should share."""
         self._unlike: dict[str, str] = {}  # those with other digests than ours, and which
@@ -286,9 +286,10 @@ class Node:
         rows = await self._watching.fetch(LOOK)
         self.views = {row[0]: View(row[1], row[2], Seen(*row[3:])) for row in rows}
         rows = await self._watching.fetch(LOOK_AT_NODES, self.name)
-        living = [row for row in rows if not row[-2] and not Seen(*row[1:-2]).is_gone(takeover_s)]
+        rows = [row for row in rows if not Seen(*row[1:-2]).is_gone(takeover_s)]
+        self.living_peers = [row[-3] for row in rows]
+        living = [row for row in rows if not row[-2]]
         self.living = [row[0] for row in living]
-        self.living_peers = [row[-3] for row in living]
         self._looked_at = self._now()
         looked, self._looked = self._looked, asyncio.Event()
         looked.set()
@@ -326,9 +327,9 @@ class Node:
             view.is_free(takeover_s) for view in self.views.values()
         )
 
-    async def next_look(self) -> None:
-        """Return when there was another look at the shards."""
-        await self._looked.wait()
+    def next_look(self) -> asyncio.Event:
+        """Return what is set with the next look at the shards."""
+        return self._looked
 
     def is_free(self, shard: int) -> bool:
         """Whether a shard may be claimed by this node, as of the last look."""
