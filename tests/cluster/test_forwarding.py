@@ -22,7 +22,8 @@ from penstock.config.settings import Settings
 from penstock.errors import ClusterRefused
 from penstock.http.native.cluster import ClusterNode
 from penstock.http.watchdog import TICK_S
-from tests.cluster.workload import QUICK, Cluster, until
+from tests.cluster.workload import QUICK, SHARDS, Cluster, until
+from tests.helpers.collector import collecting
 from tests.helpers.postgres import ON_POSTGRES, shared
 from tests.helpers.server import Server, running_server
 
@@ -324,6 +325,32 @@ def test_counters_do_not_fall_when_a_shard_leaves() -> None:
             if name.endswith(("_total", "_count", "_sum")) and after[name] < before[name]
         }
         assert fallen == {}
+
+
+def test_a_node_sends_what_all_its_shards_have_counted() -> None:
+    with collecting() as (collector, endpoint), ExitStack() as stack:
+        dsn = shared().fresh_database()
+        args = ("--cluster-durability", "single", "--otel-endpoint", endpoint)
+        cluster = Cluster(stack, dsn, *args, "--otel-metrics-interval", "0.2")
+        node = cluster.add()
+        cluster.settle()
+        for number in range(SHARDS):
+            url = f"{node.url}/v1/stream/sent-{number}"
+            cluster.client.put(url, headers=TEXT, content=b"x").raise_for_status()
+
+        def value(name: str) -> float:
+            metric = collector.metrics.get(name)
+            if metric is None:
+                return -1.0
+            points = getattr(metric, metric.WhichOneof("data")).data_points
+            return float(sum(getattr(point, point.WhichOneof("value")) for point in points))
+
+        collector.wait_for(lambda _: value("penstock_creates") == SHARDS)
+        assert value("penstock_cluster_shards_owned") == SHARDS
+        collector.metrics.clear()
+        assert node.terminate() == 0
+        assert value("penstock_creates") == SHARDS
+        assert value("penstock_cluster_shards_owned") == 0
 
 
 def test_the_address_for_nodes_answers_nobody_else(pair: Pair) -> None:

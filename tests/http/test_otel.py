@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-    ExportMetricsServiceRequest,
-)
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from penstock.config.settings import Settings
 from penstock.http.exchange import Exchange
@@ -28,79 +19,13 @@ from penstock.http.message import Request, Response
 from penstock.http.otel.spans import Span, TraceContext, parse_traceparent, spans_of
 from penstock.http.otel.telemetry import Telemetry
 from penstock.protocol.outbound import parse_url
+from tests.helpers.collector import attributes_of, collecting
 from tests.helpers.server import running_server
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
 TEXT = {"Content-Type": "text/plain"}
 RATIO = {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio"}
-
-
-class Collector:
-    """A collector on loopback: what it was sent, and the traceparents of webhooks."""
-
-    def __init__(self) -> None:
-        self.spans: list[Any] = []
-        self.resources: list[dict[str, str]] = []
-        self.metrics: dict[str, Any] = {}
-        self.traceparents: list[str] = []
-        self.changed = threading.Condition()
-
-    def take(self, path: str, body: bytes, headers: Any) -> None:
-        with self.changed:
-            if path == "/v1/traces":
-                for each in ExportTraceServiceRequest.FromString(body).resource_spans:
-                    self.resources.append(_attributes(each.resource.attributes))
-                    for scope in each.scope_spans:
-                        self.spans += scope.spans
-            elif path == "/v1/metrics":
-                for each in ExportMetricsServiceRequest.FromString(body).resource_metrics:
-                    for scope in each.scope_metrics:
-                        self.metrics |= {metric.name: metric for metric in scope.metrics}
-            elif headers.get("traceparent"):
-                self.traceparents.append(headers["traceparent"])
-            self.changed.notify_all()
-
-    def wait_for(self, condition: Any) -> Any:
-        with self.changed:
-            assert self.changed.wait_for(lambda: condition(self), 30), [s.name for s in self.spans]
-            return condition(self)
-
-    def named(self, name: str) -> list[Any]:
-        return [span for span in self.spans if span.name == name]
-
-
-def _attributes(pairs: Any) -> dict[str, Any]:
-    return {pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in pairs}
-
-
-@contextmanager
-def collecting() -> Iterator[tuple[Collector, str]]:
-    collector = Collector()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            if self.headers.get("content-encoding") == "gzip":
-                body = gzip.decompress(body)
-            collector.take(self.path, body, self.headers)
-            self.send_response(200)
-            self.send_header("content-length", "2")
-            self.end_headers()
-            self.wfile.write(b"{}")
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield collector, f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def test_a_server_sends_spans_and_metrics() -> None:
@@ -132,7 +57,7 @@ def test_a_server_sends_spans_and_metrics() -> None:
     append = next(span for span in collector.spans if span.trace_id.hex() == TRACE)
     assert append.name == "POST /v1/stream/{path}"
     assert append.parent_span_id.hex() == PARENT
-    attributes = _attributes(append.attributes)
+    attributes = attributes_of(append.attributes)
     assert attributes["http.request.method"] == "POST"
     assert attributes["http.route"] == "/v1/stream/{path}"
     assert attributes["url.path"] == "/v1/stream/a"
@@ -143,7 +68,7 @@ def test_a_server_sends_spans_and_metrics() -> None:
     commit = next(span for span in collector.named("commit") if span.trace_id == append.trace_id)
     assert commit.parent_span_id == append.span_id
     assert sum(span.trace_id.hex() == TRACE for span in collector.spans) == 2
-    missing = _attributes(collector.named("GET /v1/stream/{path}")[0].attributes)
+    missing = attributes_of(collector.named("GET /v1/stream/{path}")[0].attributes)
     assert missing["error.type"] == "stream-not-found"
     assert "s3cret" not in str(collector.spans)
     call = collector.named("POST")[0]
@@ -157,7 +82,7 @@ def test_a_server_sends_spans_and_metrics() -> None:
     posts = next(
         point
         for point in seconds
-        if _attributes(point.attributes)
+        if attributes_of(point.attributes)
         == {"method": "POST", "route": "/v1/stream/{path}", "status": "2xx"}
     )
     assert sum(posts.bucket_counts) == posts.count == 3
@@ -231,12 +156,14 @@ class Silent:
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
+        self.metrics: Any = None
 
     def send_spans(self, spans: list[Span]) -> bool:
         self.spans += spans
         return True
 
     def send_metrics(self, families: Any) -> bool:
+        self.metrics = families
         raise RuntimeError("a bug of an exporter ends no thread")
 
     def close(self) -> None:
@@ -293,7 +220,10 @@ def test_a_client_that_has_gone_and_a_failure_are_errors() -> None:
 
 def test_metrics_that_cannot_be_collected_end_no_thread_and_no_stop() -> None:
     async def main() -> None:
-        def broken() -> Any:
+        async def broken() -> Any:
+            raise ZeroDivisionError
+
+        def broken_at_last() -> Any:
             raise ZeroDivisionError
 
         exporter = Silent()
@@ -303,7 +233,27 @@ def test_metrics_that_cannot_be_collected_end_no_thread_and_no_stop() -> None:
         telemetry.begin("GET", parse_url("http://example.com/")).end(200)
         while not exporter.spans:
             await asyncio.sleep(0.01)
-        telemetry.close()
+        telemetry.close(broken_at_last)
+        assert not telemetry._thread.is_alive()
+
+    asyncio.run(main())
+
+
+def test_a_stop_while_metrics_are_collected_waits_for_nothing_and_sends_the_last() -> None:
+    async def main() -> None:
+        begun = asyncio.Event()
+
+        async def endless() -> Any:
+            begun.set()
+            await asyncio.Event().wait()
+
+        exporter = Silent()
+        telemetry = Telemetry(Settings(otel=True, otel_metrics_interval_s=0.01), exporter, {})
+        telemetry.start(endless)
+        await begun.wait()
+        last: Any = ["the last"]
+        telemetry.close(lambda: last)
+        assert exporter.metrics == last
         assert not telemetry._thread.is_alive()
 
     asyncio.run(main())

@@ -167,7 +167,10 @@ class App:
         if self.access_log is not None:
             self.access_log.start()
         if self.telemetry is not None:
-            self.telemetry.start(self._health.collect)
+            self.telemetry.start(self._collected)
+
+    async def _collected(self) -> list[Metric]:
+        return list(self._health.collect())
 
     def _open_dialects(self, services: Services) -> list[Dialect]:
         self.state = StateDialect(services)
@@ -337,7 +340,7 @@ class App:
         if self.access_log is not None:
             self.access_log.close()
         if self.telemetry is not None:
-            self.telemetry.close()
+            self.telemetry.close(self._health.collect)
 
     async def stop(self, *, timeout_s: float | None = None) -> None:
         """Close the App and stop its engine: the store is free for another process.

@@ -131,18 +131,25 @@ class NodeApp:
             question.method = "HEAD"
             if (await self._front.forward(question)).status >= 400:
                 return await self._front.forward(request)  # the owner says why
+        response = text_response(await asyncio.to_thread(render, await self.collect()))
+        return response if host is None else host.app.traffic.count(request.method, response)
+
+    async def collect(self) -> list[Metric]:
+        """Return the metrics of this node and of all its shards."""
         parts = [self._metrics.all()]
         for host in list(self._shards.hosts.values()):
             parts.append(list(host.app.collect()))
             await asyncio.sleep(0)  # each takes a millisecond or so
         left = [self._counted, *(list(host.app.collect()) for host in self._leaving)]
-        response = text_response(await asyncio.to_thread(_rendered, parts, left))
-        return response if host is None else host.app.traffic.count(request.method, response)
+        return await asyncio.to_thread(_merged, parts, left)
+
+    def collect_last(self) -> list[Metric]:
+        """Return the metrics of this node when all shards have left."""
+        return _merged([self._metrics.all()], [self._counted])
 
 
-def _rendered(parts: list[list[Metric]], left: list[list[Metric]]) -> bytes:
-    parts = [*parts, merging.counters(left)]
-    return render(merging.families(parts, of_one_process=True))
+def _merged(parts: list[list[Metric]], left: list[list[Metric]]) -> list[Metric]:
+    return merging.families([*parts, merging.counters(left)], of_one_process=True)
 
 
 _OWN: Final[dict[bytes, Callable[[NodeApp, Request], Response | Awaitable[Response]]]] = {

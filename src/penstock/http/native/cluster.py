@@ -8,7 +8,7 @@ import contextlib
 import gc
 import logging
 import socket
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -134,14 +134,14 @@ class ClusterNode:
                 clock = self._stopping.result() if self._stopping.done() else None
                 await self._server.stop(clock)
                 self._relays.close()
-                self._front.close()
                 await self._close_all(timeout_s=None if clock is None else clock.checkpoint_s())
+                self._front.close()
                 if clock is not None:
                     await door.until_left(min(LEAVE_S, clock.drain_s()))
                 if self._access_log is not None:
                     self._access_log.close()
                 if self._telemetry is not None:
-                    self._telemetry.close()
+                    self._telemetry.close(self._app.collect_last)
             if self._failed.done():
                 self._failed.result()
 
@@ -163,11 +163,11 @@ class ClusterNode:
         self._telemetry = open_telemetry(settings)
         if self._access_log is not None:
             self._access_log.start()
-        if self._telemetry is not None:
-            self._telemetry.start(self._collect)
         self._watchdog = LoopWatchdog(stall_s=settings.loop_stall_ms / 1000)
         self._traffic = Traffic()
         self._app = NodeApp(node, self._shards, self._front, self._relays, self._metrics)
+        if self._telemetry is not None:
+            self._telemetry.start(self._app.collect)
         self._server = Server(
             self._app,
             settings,
@@ -379,7 +379,7 @@ class ClusterNode:
         async with self._room:
             await self._close(host, timeout_s=HANDOVER_S)
 
-    async def _close(self, host: ShardHost, *, timeout_s: float) -> None:
+    async def _close(self, host: ShardHost, *, timeout_s: float | None) -> None:
         """Serve a shard no more, which was lost or is handed over."""
         self._shards.remove(host)
         self._app.leaves(host)
@@ -412,9 +412,7 @@ class ClusterNode:
 
     async def _close_all(self, *, timeout_s: float | None) -> None:
         hosts = list(self._shards.hosts.values())
-        for host in hosts:
-            self._shards.remove(host)
-        await asyncio.gather(*(host.close(timeout_s=timeout_s) for host in hosts))
+        await asyncio.gather(*(self._close(host, timeout_s=timeout_s) for host in hosts))
 
     def _metrics(self) -> list[Metric]:
         metrics = self._metrics_of_cluster()
@@ -422,6 +420,8 @@ class ClusterNode:
         metrics += self._filler.metrics()
         if self._access_log is not None:
             metrics += access_log_metrics(self._access_log)
+        if self._telemetry is not None:
+            metrics += self._telemetry.metrics()
         if self.node.about.shards > 1:
             metrics += route_metrics(self._traffic.routes.all)
         if self._connections.tier is not None:
@@ -481,12 +481,3 @@ class ClusterNode:
                 value=self._connections.lane.batches,
             ),
         ]
-
-    def _collect(self) -> Iterable[Metric]:
-        """Return what is sent by OTLP: the metrics of the node, and of its shard if it has one."""
-        yield from self._metrics()
-        if self._telemetry is not None:
-            yield from self._telemetry.metrics()
-        if self.node.about.shards == 1:
-            for host in self._shards.hosts.values():
-                yield from host.app.collect()

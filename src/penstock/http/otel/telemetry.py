@@ -13,10 +13,10 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as WaitTimeoutError
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from prometheus_client.core import CounterMetricFamily
 
@@ -77,8 +77,9 @@ class Telemetry:
         self._exporter = exporter
         self._items: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
         self._items_max = settings.otel_queue_max
-        self._collect: Callable[[], Iterable[Metric]] = tuple
+        self._collect: Callable[[], Coroutine[Any, Any, list[Metric]]]
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._collecting: Future[list[Metric]] | None = None
         self._last: list[Metric] | None = None
         self._is_well = True
         self._thread = threading.Thread(target=self._run, name="penstock-otel", daemon=True)
@@ -87,21 +88,24 @@ class Telemetry:
 
     # -- on the event loop
 
-    def start(self, collect: Callable[[], Iterable[Metric]]) -> None:
-        """Begin to send; `collect` returns the metrics, and is called on the event loop."""
+    def start(self, collect: Callable[[], Coroutine[Any, Any, list[Metric]]]) -> None:
+        """Begin to send; `collect` returns the metrics, and runs on the event loop."""
         self._collect = collect
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
-    def close(self) -> None:
+    def close(self, collect: Callable[[], Iterable[Metric]]) -> None:
+        """Send what is left, with the metrics that `collect` returns now."""
         if not self._thread.is_alive():
             return
         if self._sends_metrics:
             try:
-                self._last = list(self._collect())
+                self._last = list(collect())
             except Exception:
                 log.exception("The last metrics could not be collected.")
                 self._last = []
+        if self._collecting is not None:
+            self._collecting.cancel()  # the thread would wait for this loop
         self._items.put(None)
         self._thread.join(CLOSE_S if self._is_well else 0.1)
         if self._thread.is_alive():
@@ -174,27 +178,29 @@ class Telemetry:
             self.dropped += len(spans)
 
     def _send_metrics(self) -> None:
-        families = self._last
-        if families is None:
-            collected: Future[list[Metric]] = Future()
+        metrics = self._collected() if self._last is None else self._last
+        if metrics is not None:
+            families = metrics
+            self._attempt(lambda: self._exporter.send_metrics(families))
 
-            def collect() -> None:
-                try:
-                    collected.set_result(list(self._collect()))
-                except Exception as error:  # noqa: BLE001 - raised in the thread
-                    collected.set_exception(error)
-
-            assert self._loop is not None
-            try:
-                self._loop.call_soon_threadsafe(collect)
-                families = collected.result(FAMILIES_S)
-            except (RuntimeError, WaitTimeoutError):
-                return  # the loop is closed, or busy: the next time is soon
-            except Exception:
-                log.exception("The metrics could not be collected.")
-                return
-        metrics = families
-        self._attempt(lambda: self._exporter.send_metrics(metrics))
+    def _collected(self) -> list[Metric] | None:
+        """Let the loop collect the metrics; None if it could not."""
+        assert self._loop is not None
+        work = self._collect()
+        try:
+            collecting = self._collecting = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:  # the loop is closed
+            work.close()
+            return None
+        if self._last is not None:
+            collecting.cancel()  # the loop waits for this thread
+        try:
+            return collecting.result(FAMILIES_S)
+        except (CancelledError, WaitTimeoutError):
+            collecting.cancel()  # the loop ends, or is busy: the next time is soon
+        except Exception:
+            log.exception("The metrics could not be collected.")
+        return None
 
     def _attempt(self, send: Callable[[], bool]) -> bool:
         try:
