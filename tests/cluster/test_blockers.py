@@ -49,7 +49,8 @@ async def test_a_shard_is_claimed_from_a_node_that_is_silent_in_a_transaction(
         await schema.prepare(silent, "penstock", 1)
         claim = await slots.claim(silent, 0, "silent")
         assert claim is not None
-        await silent.transaction().__aenter__()
+        transaction = silent.transaction()  # one that nobody holds would be rolled back
+        await transaction.__aenter__()
         await slots.barrier(silent, claim.epoch)  # it has the lock that a checkpoint has
         await be_silent(proxy, silent)
 
