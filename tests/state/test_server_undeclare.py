@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from penstock.config.settings import Settings
 from penstock.http.app import App
@@ -96,6 +99,69 @@ async def test_declaring_and_undeclaring_while_the_state_is_read_never_gives_a_w
         assert await types(client, "s") == {"user": expected}
         await undeclare(client, "s")
     assert await indexed(client) == []
+
+
+Change = Callable[[], Awaitable[Any]]
+
+
+def around_sweep(client: Client, before: Change, after: Change) -> None:
+    """Do something before and after the next look for streams that are not declared any more."""
+    indexer = client.app.state.indexer
+    sweep = indexer._sweep
+
+    async def swept() -> None:
+        indexer._sweep = sweep  # type: ignore[method-assign]  # once
+        await before()
+        await sweep()
+        await after()
+
+    indexer._sweep = swept  # type: ignore[method-assign]
+
+
+async def nothing() -> None:
+    """Change nothing."""
+
+
+def test_a_stream_is_undeclared_while_the_index_begins_with_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @with_app()
+    async def check(client: Client) -> None:
+        await client.put("s", content_type=JSON)
+        await post(client, "s", event("1", {"name": "Ann"}))
+        around_sweep(client, lambda: undeclare(client, "s"), nothing)
+        await declare(client, "s")
+        assert await indexed(client) == []
+
+    check("memory", None)
+    assert "the state index failed" not in caplog.text
+
+
+def test_a_stream_is_declared_anew_while_its_rows_are_swept(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @with_app()
+    async def check(client: Client) -> None:
+        for path in ("s", "other"):
+            await client.put(path, content_type=JSON)
+        await declare(client, "s")
+        await post(client, "s", event("1", {"name": "Ann"}))
+        assert await indexed(client) == ["s"]
+        stream = client.engine.find("s", touch=False)
+        # Somebody waits for the next event, so that the index keeps its place in the stream.
+        waiting = asyncio.create_task(client.app.state.indexer.reach(stream, stream.tail + 1))
+        await asyncio.sleep(0)
+        await indexed(client)
+        around_sweep(client, lambda: undeclare(client, "s"), lambda: declare(client, "s"))
+        await declare(client, "other")
+        await indexed(client)
+        await post(client, "s", event("2", {"name": "Bob"}))
+        await waiting
+        users = {"1": {"name": "Ann"}, "2": {"name": "Bob"}}
+        assert await types(client, "s") == {"user": users}
+
+    check("memory", None)
+    assert "the state index failed" not in caplog.text
 
 
 def test_an_undeclaration_outlives_a_restart_and_so_does_its_absence_from_the_index(

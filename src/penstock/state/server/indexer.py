@@ -364,9 +364,9 @@ class StateIndexer:
                 if progress.first < first:
                     await self._prune(stream)
                 return end
+        await self._sweep()  # before it has rows: it may be undeclared meanwhile
         await self.ask(lambda index: index.begin(stream.id, stream.path, first, ordinal))
         self._checked[stream.id] = first
-        await self._sweep()
         return first
 
     async def _mark(self, stream: Stream, end: int, size: int) -> int | None:
@@ -383,11 +383,14 @@ class StateIndexer:
         self._checked[stream.id] = first
 
     async def _sweep(self) -> None:
-        """Drop streams that were deleted while they were not watched."""
+        """Drop streams that were deleted, or undeclared, while they were not watched."""
         streams = await self.ask(lambda index: index.streams(self._swept, SWEEP_STREAMS))
         self._swept = streams[-1][0] if len(streams) == SWEEP_STREAMS else 0
         for stream_id, path in streams:
             if self.find(stream_id, path) is None:
+                follow = self._follows.get(stream_id)
+                if follow is not None:
+                    follow.position = None  # it may be declared again before its turn
                 # mypy cannot infer the type of a lambda with a default.
                 await self.ask(lambda index, gone=stream_id: index.drop(gone))  # type: ignore[misc]
 
