@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import ExitStack
+from typing import Any
 
 import httpx
+import pytest
 
+from penstock.http.native.cluster import ClusterNode
 from penstock.log.cluster.node import assigned
 from penstock.protocol.shards import shard_of
 from tests.cluster.faults import before
@@ -15,7 +19,29 @@ from tests.helpers.postgres import ON_POSTGRES, shared
 pytestmark = list(ON_POSTGRES)
 
 SHARDS = 6
+LAST_OF_ALL: Any = object()
 REFUSE = "ALTER TABLE penstock.shard ADD CONSTRAINT owned CHECK (node IS NOT NULL)"
+
+
+def test_a_shard_is_served_until_it_is_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its requests would wait for all that are handed over before it."""
+    withdrawn = []
+
+    async def close(node: ClusterNode, host: Any, **_: Any) -> None:
+        withdrawn.append(host)
+
+    async def run() -> None:
+        monkeypatch.setattr(ClusterNode, "_close", close)
+        node = ClusterNode.__new__(ClusterNode)  # without its sockets and sessions
+        node._room = asyncio.Semaphore(0)  # others are handed over
+        moving = asyncio.create_task(node._hand_over(LAST_OF_ALL))
+        await asyncio.sleep(0)
+        assert withdrawn == []
+        node._room.release()
+        await moving
+        assert withdrawn == [LAST_OF_ALL]
+
+    asyncio.run(run())
 
 
 def test_a_shard_whose_release_failed_is_handed_over_later() -> None:

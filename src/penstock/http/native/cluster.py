@@ -13,8 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
 from penstock import __version__
 from penstock.errors import ClusterRefused, ClusterUnavailable, Damaged, NotOwner, StoreError
 from penstock.http.access_log import OFF, AccessLog
@@ -23,6 +21,7 @@ from penstock.http.cluster.filling import Filler
 from penstock.http.cluster.front import POKE_S, Front
 from penstock.http.cluster.host import HANDOVER_S, ShardHost
 from penstock.http.cluster.node_app import NodeApp
+from penstock.http.cluster.node_metrics import node_metrics
 from penstock.http.cluster.owners import address_of, parse_address
 from penstock.http.cluster.relays import Relays
 from penstock.http.cluster.shards import LocalShards
@@ -415,7 +414,11 @@ class ClusterNode:
         await asyncio.gather(*(self._close(host, timeout_s=timeout_s) for host in hosts))
 
     def _metrics(self) -> list[Metric]:
-        metrics = self._metrics_of_cluster()
+        hosts = self._shards.hosts.values()
+        forwarded = self._forwarded + self._front.forwarded + sum(h.forwarded for h in hosts)
+        metrics = node_metrics(
+            self.node, self._connections.lane, len(hosts), self._opened, forwarded
+        )
         metrics += self._relays.metrics()
         metrics += self._filler.metrics()
         if self._access_log is not None:
@@ -426,58 +429,7 @@ class ClusterNode:
             metrics += route_metrics(self._traffic.routes.all)
         if self._connections.tier is not None:
             metrics += tier_stats_metrics(self._connections.tier)
-        if not self._shards.hosts:  # which would show them
+        if not hosts:  # which would show them
             metrics += loop_metrics(self._watchdog)
             metrics += connection_metrics(self._traffic)
         return metrics
-
-    def _metrics_of_cluster(self) -> list[Metric]:
-        hosts = self._shards.hosts.values()
-        forwarded = self._forwarded + self._front.forwarded + sum(h.forwarded for h in hosts)
-        return [
-            GaugeMetricFamily(
-                "penstock_cluster_shards",
-                "Shards of the cluster.",
-                value=self.node.about.shards,
-            ),
-            GaugeMetricFamily(
-                "penstock_cluster_shards_owned",
-                "Shards of the cluster that this node owns.",
-                value=len(hosts),
-            ),
-            GaugeMetricFamily(
-                "penstock_cluster_nodes",
-                "Nodes that live, as this one sees it.",
-                value=len(self.node.living),
-            ),
-            GaugeMetricFamily(
-                "penstock_cluster_differing_nodes",
-                "Nodes that have another value of a setting that all should share.",
-                value=len(self.node.differing),
-            ),
-            GaugeMetricFamily(
-                "penstock_cluster_lease",
-                "1 while this node may say that readers are up to date.",
-                value=int(self.node.has_lease()),
-            ),
-            CounterMetricFamily(
-                "penstock_cluster_shards_opened",
-                "Shards that this node has taken over.",
-                value=self._opened,
-            ),
-            CounterMetricFamily(
-                "penstock_cluster_forwarded_requests",
-                "Requests that this node sent to the owner of their stream.",
-                value=forwarded,
-            ),
-            CounterMetricFamily(
-                "penstock_cluster_transactions",
-                "Transactions that carried batches of the journal.",
-                value=self._connections.lane.transactions,
-            ),
-            CounterMetricFamily(
-                "penstock_cluster_batches",
-                "Batches of the journal that they carried.",
-                value=self._connections.lane.batches,
-            ),
-        ]
